@@ -1,0 +1,1 @@
+"""jaxload trains video diffusion transformers in JAX on mixed images and clips."""
