@@ -5,3 +5,7 @@ if __name__ != "jaxload.models":
         f"`{__name__}` is the source folder of `jaxload.models`; importing it under "
         "another name loads every module twice. Write `import jaxload.models`."
     )
+
+from jaxload.models.dit import DiT, DiTConfig
+
+__all__ = ["DiT", "DiTConfig"]

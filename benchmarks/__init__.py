@@ -1,0 +1,1 @@
+"""Speed against rivals: each module prints ratios from arms interleaved in one run."""

@@ -1,0 +1,130 @@
+"""The schedule: (seed, step, replica) -> micro-batches, with nothing remembered.
+
+Each bucket is an endless stream of its samples, shuffled anew each pass, that is cut
+into groups of one micro-batch for each replica. An epoch takes from each stream the
+groups that its samples fill; the remainder, smaller than one group, goes to the next
+epoch. Within an epoch the groups come in a random order. Every number here follows from
+the step by arithmetic, so any step can be asked for first, on any host.
+"""
+
+import bisect
+import dataclasses
+
+import numpy as np
+from grain.experimental import index_shuffle
+
+from jaxload.balance.catalogue import Bucket
+from jaxload.errors import InputError
+
+_SHUFFLE_ROUNDS = 4  # Of Grain's block cipher; its own default.
+
+
+@dataclasses.dataclass(frozen=True)
+class MicroBatch:
+    """What one replica runs through one compiled program."""
+
+    bucket: int
+    """Index into the catalogue."""
+
+    members: np.ndarray
+    """Which of the bucket's samples, each in [0, num_samples)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The lockstep policy: at each micro-step every replica runs the same bucket."""
+
+    buckets: tuple[Bucket, ...]
+    seed: int
+    num_replicas: int
+    accumulate: int
+    """Micro-batches that each replica runs in a step."""
+
+    def __post_init__(self):
+        for bucket in self.buckets:
+            group = bucket.batch * self.num_replicas
+            if bucket.num_samples < group:
+                raise InputError(
+                    f"bucket {bucket} has {bucket.num_samples} samples: expected at "
+                    f"least {group}, one micro-batch for each of {self.num_replicas} "
+                    "replicas; plan again for this number of replicas"
+                )
+
+    def step_buckets(self, step: int) -> tuple[int, ...]:
+        """The bucket of each micro-step of a step, the same on every replica."""
+        first = step * self.accumulate
+        return tuple(self._group(first + i)[0] for i in range(self.accumulate))
+
+    def micro_batches(self, step: int, replica: int) -> tuple[MicroBatch, ...]:
+        """What one replica runs in one step."""
+        first = step * self.accumulate
+        return tuple(
+            self.micro_batch(first + i, replica) for i in range(self.accumulate)
+        )
+
+    def micro_batch(self, micro_step: int, replica: int) -> MicroBatch:
+        """What one replica runs in one micro-step, counted from the run's start."""
+        index, group = self._group(micro_step)
+        bucket = self.buckets[index]
+        first = (group * self.num_replicas + replica) * bucket.batch
+        members = [
+            self._member(index, position)
+            for position in range(first, first + bucket.batch)
+        ]
+        return MicroBatch(index, np.array(members, dtype=np.int64))
+
+    def epoch(self, step: int) -> float:
+        """Passes over the data that are done when a step begins."""
+        micro_step = step * self.accumulate
+        epoch, start = self._epoch(micro_step)
+        return epoch + (micro_step - start) / (self._groups_before(epoch + 1) - start)
+
+    def _group(self, micro_step: int) -> tuple[int, int]:
+        """The bucket of a micro-step, and which of the bucket's groups it is."""
+        epoch, start = self._epoch(micro_step)
+        before = [self._bucket_groups(b, epoch) for b in self.buckets]
+        after = [self._bucket_groups(b, epoch + 1) for b in self.buckets]
+        ends = np.cumsum(np.subtract(after, before)).tolist()
+        place = index_shuffle(
+            micro_step - start,
+            max_index=ends[-1] - 1,
+            seed=self._shuffle_seed(len(self.buckets), epoch),
+            rounds=_SHUFFLE_ROUNDS,
+        )
+        index = bisect.bisect_right(ends, place)
+        # Groups of a bucket are used in the order of its stream; which one of the
+        # shuffled places came first does not matter, as the stream itself is shuffled.
+        return index, after[index] - (ends[index] - place)
+
+    def _member(self, index: int, position: int) -> int:
+        """The sample at a position of a bucket's endless stream."""
+        lap, offset = divmod(position, self.buckets[index].num_samples)
+        return index_shuffle(
+            offset,
+            max_index=self.buckets[index].num_samples - 1,
+            seed=self._shuffle_seed(index, lap),
+            rounds=_SHUFFLE_ROUNDS,
+        )
+
+    def _epoch(self, micro_step: int) -> tuple[int, int]:
+        """The epoch that a micro-step falls into, and the epoch's first micro-step."""
+        # Each epoch has at least one group, so the micro-step bounds the epoch.
+        epoch = (
+            bisect.bisect_right(
+                range(micro_step + 2), micro_step, key=self._groups_before
+            )
+            - 1
+        )
+        return epoch, self._groups_before(epoch)
+
+    def _groups_before(self, epoch: int) -> int:
+        return sum(self._bucket_groups(bucket, epoch) for bucket in self.buckets)
+
+    def _bucket_groups(self, bucket: Bucket, epoch: int) -> int:
+        """Full groups that a bucket's stream holds in its first `epoch` passes."""
+        return epoch * bucket.num_samples // (bucket.batch * self.num_replicas)
+
+    def _shuffle_seed(self, stream: int, lap: int) -> int:
+        """A 32-bit seed of its own for each stream and each pass over it."""
+        sequence = np.random.SeedSequence([self.seed, stream, lap])
+        return int(sequence.generate_state(1)[0])

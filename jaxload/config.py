@@ -1,0 +1,272 @@
+"""The configuration of a run: loading, overriding, comparing and explaining it."""
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import re
+import runpy
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxload.balance.catalogue import BalanceConfig
+from jaxload.data.source import DataConfig
+from jaxload.data.synthetic import SyntheticConfig
+from jaxload.errors import InputError
+from jaxload.models.dit import DiTConfig
+from jaxload.training.flow_matching import FlowConfig
+from jaxload.training.loop import TrainConfig
+from jaxload.training.optimizer import OptimizerConfig
+from jaxload.training.sampling import SampleConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """One run. Each section is owned by the part that it configures."""
+
+    data: DataConfig
+    synthetic: SyntheticConfig | None = None
+    model: DiTConfig
+    balance: BalanceConfig
+    flow: FlowConfig
+    optimizer: OptimizerConfig
+    train: TrainConfig
+    sample: SampleConfig
+
+    def __post_init__(self):
+        if self.synthetic and self.synthetic.text_dim != self.model.text_dim:
+            raise InputError(
+                f"model.text_dim={self.model.text_dim}: expected the width of the text "
+                f"embeddings, synthetic.text_dim={self.synthetic.text_dim}; set both"
+            )
+
+
+def load(path: Path) -> Config:
+    """Runs a config file's `get_config()`."""
+    if not path.is_file():
+        siblings = [str(p) for p in sorted(path.parent.glob("*.py"))]
+        raise InputError(f"config {path}: no such file{_suggest(str(path), siblings)}")
+    get_config = runpy.run_path(str(path)).get("get_config")
+    if get_config is None:
+        raise InputError(
+            f"config {path}: expected a function get_config() that returns a Config, "
+            "found none"
+        )
+    try:
+        config = get_config()
+    except TypeError as error:
+        raise _construction_error(path, error) from error
+    if not isinstance(config, Config):
+        raise InputError(
+            f"config {path}: expected get_config() to return a Config, got "
+            f"{type(config).__name__}"
+        )
+    return from_dict(to_dict(config))  # Checks the type of every field.
+
+
+def override(config: Config, assignment: str) -> Config:
+    """Applies `section.field=value`; the value is read as the field's type."""
+    path, equals, text = assignment.partition("=")
+    section_name, dot, field_name = path.partition(".")
+    if not (equals and dot):
+        raise InputError(f"--set {assignment}: expected section.field=value")
+    section = getattr(config, _known_field(Config, section_name, section_name))
+    if section is None:
+        raise InputError(
+            f"--set {assignment}: this config has no section {section_name!r}; add it "
+            "to the config file"
+        )
+    name = _known_field(type(section), field_name, path)
+    value = _parse(text, _hints(type(section))[name], path)
+    return dataclasses.replace(
+        config, **{section_name: dataclasses.replace(section, **{name: value})}
+    )
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """A config as nested dictionaries, as JSON can hold it."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(content: Mapping[str, Any]) -> Config:
+    """Builds a config from nested dictionaries, checking names and types."""
+    return _build(Config, content, prefix="")
+
+
+def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
+    """The fields in which two configs differ, by path, with both values."""
+    old_fields, new_fields = dict(_flatten(old)), dict(_flatten(new))
+    paths = sorted(old_fields.keys() | new_fields.keys())
+    pairs = {path: (old_fields.get(path), new_fields.get(path)) for path in paths}
+    return {path: pair for path, pair in pairs.items() if pair[0] != pair[1]}
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldHelp:
+    """What `--help` says of one field."""
+
+    path: str
+    type: str
+    value: str
+    meaning: str
+
+
+def describe(config: Config) -> list[FieldHelp]:
+    """Lists every field of a config with its type, its value and its meaning."""
+    rows = []
+    for section_field in dataclasses.fields(Config):
+        section = getattr(config, section_field.name)
+        if section is None:
+            continue
+        meanings = _meanings(type(section))
+        hints = _hints(type(section))
+        for field in dataclasses.fields(section):
+            rows.append(
+                FieldHelp(
+                    path=f"{section_field.name}.{field.name}",
+                    type=_type_name(hints[field.name]),
+                    value=_text(getattr(section, field.name)),
+                    meaning=meanings[field.name],
+                )
+            )
+    return rows
+
+
+def _build(cls: type, content: Any, prefix: str) -> Any:
+    if not isinstance(content, Mapping):
+        raise InputError(f"{prefix[:-1]}={content!r}: expected a section")
+    values = {}
+    hints = _hints(cls)
+    for name, value in content.items():
+        path = f"{prefix}{name}"
+        hint = hints[_known_field(cls, name, path)]
+        values[name] = _check(value, hint, path)
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise InputError(f"{prefix or 'config'}: {error}") from error
+
+
+def _check(value: Any, hint: Any, path: str) -> Any:
+    """Returns a value as its field's type, or says what was expected."""
+    origin = typing.get_origin(hint)
+    if origin is types.UnionType:  # A section that may be absent.
+        section = next(
+            arg for arg in typing.get_args(hint) if arg is not types.NoneType
+        )
+        return None if value is None else _check(value, section, path)
+    if dataclasses.is_dataclass(hint):
+        assert isinstance(hint, type)
+        return _build(hint, value, prefix=f"{path}.")
+    if origin is typing.Literal:
+        valid = value in typing.get_args(hint)
+    elif origin is tuple:
+        (item, _) = typing.get_args(hint)
+        if isinstance(value, (list, tuple)):
+            return tuple(_check(v, item, path) for v in value)
+        valid = False
+    elif hint is float:
+        valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+        value = float(value) if valid else value
+    else:
+        valid = type(value) is hint
+    if not valid:
+        raise InputError(f"{path}={value!r}: expected {_type_name(hint)}")
+    return value
+
+
+def _parse(text: str, hint: Any, path: str) -> Any:
+    """Reads what a command line says of a field."""
+    origin = typing.get_origin(hint)
+    try:
+        if origin is tuple:
+            (item, _) = typing.get_args(hint)
+            return tuple(_parse(part, item, path) for part in text.split(","))
+        if hint is bool:
+            return {"true": True, "false": False}[text.lower()]
+        value = hint(text) if hint in (int, float) else text
+    except (ValueError, KeyError):
+        raise InputError(f"{path}={text}: expected {_type_name(hint)}") from None
+    return _check(value, hint, path)
+
+
+def _known_field(cls: type, name: str, path: str) -> str:
+    names = [field.name for field in dataclasses.fields(cls)]
+    if name not in names:
+        raise InputError(
+            f"no field {path!r}: {cls.__name__} has {', '.join(names)}"
+            f"{_suggest(name, names)}"
+        )
+    return name
+
+
+def _suggest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _construction_error(path: Path, error: TypeError) -> Exception:
+    """Explains a section that a config file built with wrong names, if it was that."""
+    match = re.fullmatch(
+        r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'.*", str(error)
+    )
+    if match:
+        sections = {cls.__name__: cls for cls in (Config, *_sections())}
+        cls = sections.get(match[1])
+        if cls is not None:
+            names = [field.name for field in dataclasses.fields(cls)]
+            return InputError(
+                f"config {path}: no field {match[2]!r}: {match[1]} has "
+                f"{', '.join(names)}{_suggest(match[2], names)}"
+            )
+    if "required keyword-only argument" in str(error):
+        return InputError(f"config {path}: {error}")
+    return error
+
+
+def _sections() -> Iterator[type]:
+    for hint in _hints(Config).values():
+        yield next(
+            arg for arg in typing.get_args(hint) or (hint,) if arg is not types.NoneType
+        )
+
+
+def _flatten(config: Config) -> Iterator[tuple[str, Any]]:
+    for section, fields in to_dict(config).items():
+        for name, value in (fields or {}).items():
+            yield f"{section}.{name}", value
+
+
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _type_name(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(typing.get_args(hint))
+    if typing.get_origin(hint) is tuple:
+        return f"{_type_name(typing.get_args(hint)[0])},..."
+    return hint.__name__
+
+
+def _text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _meanings(cls: type) -> dict[str, str]:
+    """The docstring under each field; Python keeps them in the source only."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    meanings = {}
+    for field, below in zip(definition.body, definition.body[1:], strict=False):
+        match field, below:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(meaning))),
+            ):
+                meanings[name] = " ".join(meaning.split())
+    return meanings

@@ -1,0 +1,1 @@
+"""From samples on disk to the micro-batches that the schedule names."""

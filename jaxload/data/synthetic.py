@@ -1,0 +1,172 @@
+"""A data set of drawn clips: shapes that move, each with a caption that says how."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from jaxload.balance.shape import Shape
+from jaxload.data.codec import CODECS, PIXEL_STRIDE
+from jaxload.data.manifest import Entry
+from jaxload.data.record import Record, encode_record
+from jaxload.data.text import HashedNgramEncoder
+from jaxload.errors import InputError
+
+_CLIP = re.compile(r"(\d+)x(\d+)x(\d+)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SyntheticConfig:
+    """The clips that are drawn when the data set does not exist yet."""
+
+    num_samples: int
+    """Images and clips to draw."""
+
+    clips: tuple[str, ...]
+    """Frames x height x width in pixels, from the most frequent to the rarest."""
+
+    text_dim: int
+    """Width of the text embeddings; the model must have the same."""
+
+    seed: int = 0
+    """Of the drawing; another seed is another data set."""
+
+    def __post_init__(self):
+        if self.num_samples < len(self.clips):
+            raise InputError(
+                f"synthetic.num_samples={self.num_samples}: expected at least one for "
+                f"each of {len(self.clips)} sizes"
+            )
+        if not self.clips:
+            raise InputError(
+                "synthetic.clips is empty: expected sizes such as 17x64x64"
+            )
+        for clip in self.clips:
+            match = _CLIP.fullmatch(clip)
+            frames, *sizes = map(int, match.groups()) if match else (0, 0, 0)
+            if frames % 4 != 1 or any(size % 16 or not size for size in sizes):
+                raise InputError(
+                    f"synthetic.clips: {clip!r}: expected FRAMESxHEIGHTxWIDTH with "
+                    "4k+1 frames and sizes in multiples of 16, such as 17x64x96"
+                )
+
+    def fingerprint(self) -> dict[str, object]:
+        """What the records depend on."""
+        return {
+            "source": "synthetic, version 1",
+            "codec": "haar",
+            "channels": CODECS["haar"].channels,
+            "text_encoder": HashedNgramEncoder.name,
+            **dataclasses.asdict(self),
+            "clips": list(self.clips),
+        }
+
+
+_COLOURS = {
+    "red": (230, 50, 50),
+    "green": (60, 200, 90),
+    "blue": (70, 110, 240),
+    "yellow": (240, 210, 60),
+    "purple": (170, 80, 220),
+    "white": (240, 240, 240),
+}
+_BACKGROUNDS = {
+    "black": (15, 15, 20),
+    "grey": (95, 95, 100),
+    "brown": (95, 65, 40),
+}
+_DIRECTIONS = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}
+_SIZES = {"small": 0.16, "large": 0.27}
+_FORMS = ("circle", "square", "diamond")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scene:
+    """One form on a plain background, moving one way or standing still."""
+
+    form: str
+    colour: str
+    background: str
+    size: str
+    direction: str | None
+    drift: float
+    """Where the form stands across its way, as a share of the room it has."""
+
+    def caption(self) -> str:
+        """Describes the scene in words."""
+        motion = f"moving {self.direction}" if self.direction else "at rest"
+        return (
+            f"a {self.size} {self.colour} {self.form} {motion} "
+            f"on a {self.background} background"
+        )
+
+    def draw(self, frames: int, height: int, width: int) -> np.ndarray:
+        """Renders the scene in uint8, the form crossing the picture once."""
+        radius = _SIZES[self.size] * min(height, width)
+        room = np.array([height, width]) - 2 * radius
+        across = radius + room * self.drift
+        video = np.empty((frames, height, width, 3), dtype=np.uint8)
+        for i in range(frames):
+            centre = across.copy()
+            if self.direction is not None:
+                step = np.array(_DIRECTIONS[self.direction])
+                progress = i / (frames - 1)
+                along = radius + room * (progress if step.sum() > 0 else 1 - progress)
+                centre = np.where(step != 0, along, across)
+            video[i] = self._frame(height, width, centre, radius)
+        return video
+
+    def _frame(
+        self, height: int, width: int, centre: np.ndarray, radius: float
+    ) -> np.ndarray:
+        y = np.arange(height)[:, None] + 0.5 - centre[0]
+        x = np.arange(width)[None, :] + 0.5 - centre[1]
+        distance = {
+            "circle": np.hypot(y, x) - radius,
+            "square": np.maximum(abs(y), abs(x)) - 0.85 * radius,
+            "diamond": (abs(y) + abs(x) - 1.2 * radius) / np.sqrt(2),
+        }[self.form]
+        coverage = np.clip(0.5 - distance, 0.0, 1.0)[..., None]  # Smooth edges.
+        inside = np.array(_COLOURS[self.colour])
+        outside = np.array(_BACKGROUNDS[self.background])
+        return np.rint(outside + coverage * (inside - outside)).astype(np.uint8)
+
+
+def random_scene(rng: np.random.Generator, *, moving: bool) -> Scene:
+    """Draws a scene; an image has nothing that moves."""
+    return Scene(
+        form=str(rng.choice(_FORMS)),
+        colour=str(rng.choice(list(_COLOURS))),
+        background=str(rng.choice(list(_BACKGROUNDS))),
+        size=str(rng.choice(list(_SIZES))),
+        direction=str(rng.choice(list(_DIRECTIONS))) if moving else None,
+        drift=float(rng.uniform(0.2, 0.8)),
+    )
+
+
+def synthetic_samples(config: SyntheticConfig) -> Iterator[tuple[Entry, bytes]]:
+    """Draws, encodes and captions every sample, each from its own seed."""
+    codec = CODECS["haar"]
+    text_encoder = HashedNgramEncoder(config.text_dim)
+    for i, clip in enumerate(_assign_clips(config)):
+        frames, height, width = map(int, clip.split("x"))
+        scene = random_scene(np.random.default_rng([config.seed, i]), moving=frames > 1)
+        latent = codec.encode(scene.draw(frames, height, width))
+        caption = scene.caption()
+        record = Record(latent=latent, text=text_encoder.encode(caption))
+        shape = Shape(1 + frames // 4, height // PIXEL_STRIDE, width // PIXEL_STRIDE)
+        entry = Entry(id=f"synthetic-{i:06d}", caption=caption, shape=shape)
+        yield entry, encode_record(record)
+
+
+def _assign_clips(config: SyntheticConfig) -> list[str]:
+    """A size for each sample: each at least once, the first listed most often."""
+    num_sizes = len(config.clips)
+    weights = 1.0 / (2.0 + np.arange(num_sizes))
+    rng = np.random.default_rng([config.seed, config.num_samples])
+    drawn = rng.choice(
+        num_sizes, size=config.num_samples - num_sizes, p=weights / weights.sum()
+    )
+    order = rng.permutation(np.concatenate([np.arange(num_sizes), drawn]))
+    return [config.clips[i] for i in order]

@@ -1,0 +1,4 @@
+"""Operations with several implementations behind one function each."""
+
+from jaxload.ops.attention import attention as attention
+from jaxload.ops.layer_norm_modulate import layer_norm_modulate as layer_norm_modulate

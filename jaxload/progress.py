@@ -1,0 +1,50 @@
+"""Progress of anything that takes more than a few seconds."""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+_LOG_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def phase(console: Console, title: str, total: int) -> Iterator[Callable[[], None]]:
+    """Shows a phase of `total` parts; the function given is called after each.
+
+    A terminal gets a bar, a log a line now and then; both get one line at the end.
+    """
+    start = said = time.perf_counter()
+    done = 0
+    bar = Progress(
+        TextColumn(title),
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task(title, total=total)
+
+    def advance() -> None:
+        nonlocal done, said
+        done += 1
+        bar.advance(task)
+        now = time.perf_counter()
+        if not console.is_terminal and now - said > _LOG_SECONDS:
+            said = now
+            console.print(f"{title}: {done}/{total}", highlight=False)
+
+    with bar:
+        yield advance
+    seconds = time.perf_counter() - start
+    console.print(f"{title}: {done}/{total} in {seconds:.1f} s", highlight=False)

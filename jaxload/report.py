@@ -1,0 +1,99 @@
+"""What people look at: the plan as a table, the run as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # Before pyplot: a run has no screen.
+
+import matplotlib.pyplot as plt
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from jaxload.balance.plan import Plan
+from jaxload.training.telemetry import StepMetrics
+
+_MAX_LABELS = 16
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Prints the catalogue, then what it leaves out and why."""
+    table = Table(title=f"Catalogue for {plan.num_replicas} replica(s)", box=None)
+    for name in ("shape", "tokens", "batch", "tokens x batch", "samples", "work"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for bucket, share in zip(plan.buckets, plan.work_shares(), strict=True):
+        table.add_row(
+            str(bucket.shape),
+            f"{bucket.shape.tokens:,}",
+            f"{bucket.batch:,}",
+            f"{bucket.shape.tokens * bucket.batch:,}",
+            f"{bucket.num_samples:,}",
+            f"{share:.1%}",
+            "over budget at batch 1" if bucket.over_budget else "",
+        )
+    console.print(table)
+    budget = plan.config
+    console.print(
+        f"budget: {budget.max_tokens:,} tokens, rule {budget.rule}; "
+        f"cost: {plan.cost_model.source}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    kept = sum(bucket.num_samples for bucket in plan.buckets)
+    lost = sum(dropped.num_samples for dropped in plan.catalogue.dropped)
+    console.print(f"kept {kept:,} samples, dropped {lost:,}", highlight=False)
+    for dropped in plan.catalogue.dropped:
+        console.print(
+            f"  dropped {dropped.num_samples:,} of {dropped.shape}: {dropped.reason}",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def draw_figure(rows: Sequence[StepMetrics], path: Path) -> None:
+    """Draws loss by step and step time by bucket."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
+    _draw_loss(left, rows)
+    _draw_step_time(right, rows)
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _draw_loss(axes: plt.Axes, rows: Sequence[StepMetrics]) -> None:
+    steps = np.array([row.step for row in rows])
+    losses = np.array([row.loss for row in rows])
+    window = max(1, len(rows) // 20)
+    axes.plot(steps, losses, ".", color="#9ec5e8", markersize=3, label="a step")
+    means = np.convolve(losses, np.ones(window) / window, mode="valid")
+    axes.plot(
+        steps[window - 1 :], means, color="#1f5f99", label=f"mean of {window} steps"
+    )
+    axes.set(xlabel="step", ylabel="loss", title="Flow-matching loss")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_step_time(axes: plt.Axes, rows: Sequence[StepMetrics]) -> None:
+    # The first step of a process also pays for what it touches first.
+    tokens = {row.bucket: row.tokens for row in rows}
+    batches = {row.bucket: row.batch for row in rows}
+    labels = sorted(tokens, key=lambda label: (tokens[label] / batches[label], label))
+    labels = labels[:_MAX_LABELS]
+    times = [
+        [1e3 * row.seconds for row in rows[1:] if row.bucket == label]
+        for label in labels
+    ]
+    axes.boxplot(
+        times,
+        orientation="horizontal",
+        showfliers=False,
+        medianprops={"color": "#c4571b", "linewidth": 2},
+    )
+    names = [f"{label}  x{batches[label]}" for label in labels]
+    axes.set_yticks(range(1, len(labels) + 1), names, fontsize=8)
+    axes.set_xlim(left=0)
+    axes.set(xlabel="ms per step", title="Step time by bucket (shape x batch)")
+    axes.spines[["top", "right"]].set_visible(False)

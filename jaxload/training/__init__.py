@@ -1,0 +1,1 @@
+"""Loss, step, loop, checkpoints and telemetry."""

@@ -1,0 +1,51 @@
+"""Checkpoints: the training state by step, written by Orbax in the background."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from jaxload.training.step import TrainState
+
+
+class Checkpoints:
+    """The checkpoints of a run; a resume starts from the newest complete one."""
+
+    def __init__(self, directory: Path, *, keep: int):
+        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
+        self._manager = ocp.CheckpointManager(directory.resolve(), options=options)
+
+    def latest_step(self) -> int | None:
+        """The step of the newest complete checkpoint."""
+        return self._manager.latest_step()
+
+    def save(self, step: int, state: TrainState) -> None:
+        """Copies the state off the devices; the rest happens in the background."""
+        self._manager.save(step, args=ocp.args.StandardSave(_tree(state)))
+
+    def restore(self, step: int, like: TrainState) -> TrainState:
+        """Reads a state with the shapes, types and shardings of `like`."""
+        tree = self._manager.restore(
+            step, args=ocp.args.StandardRestore(_tree(_abstract(like)))
+        )
+        return TrainState(**tree)
+
+    def close(self) -> None:
+        """Waits until everything is written."""
+        self._manager.wait_until_finished()
+        self._manager.close()
+
+
+def _tree(state: TrainState) -> dict[str, Any]:
+    return {
+        "step": state.step,
+        "params": state.params,
+        "opt_state": state.opt_state,
+    }
+
+
+def _abstract(state: TrainState) -> TrainState:
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+    )

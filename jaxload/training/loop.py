@@ -1,0 +1,160 @@
+"""The training loop."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+from jax.stages import Compiled
+
+from jaxload.balance.schedule import Schedule
+from jaxload.errors import InputError
+from jaxload.training.checkpoint import Checkpoints
+from jaxload.training.compile import CompileCounter
+from jaxload.training.step import Sums, TrainState
+from jaxload.training.telemetry import StepMetrics
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Length of a run, and how often it reports and saves."""
+
+    num_steps: int
+    """Optimizer updates of the whole run; a resumed run may raise it."""
+
+    seed: int = 0
+    """Of the parameters, the order of the samples and their noise."""
+
+    accumulate: int = 1
+    """Micro-batches that each replica runs in a step."""
+
+    log_every: int = 20
+    """Steps between two lines of a log; a terminal shows every step."""
+
+    checkpoint_every: int = 100
+    """Steps between two checkpoints; the last step always has one."""
+
+    keep_checkpoints: int = 2
+    """Checkpoints that are kept; older ones are removed."""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            least = 0 if field.name == "seed" else 1
+            value = getattr(self, field.name)
+            if value < least:
+                raise InputError(
+                    f"train.{field.name}={value}: expected {least} or more"
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Programs:
+    """Everything that runs on devices during training, compiled."""
+
+    micro_steps: Sequence[Compiled]
+    """One for each bucket of the catalogue."""
+
+    update: Compiled
+
+
+@dataclasses.dataclass(frozen=True)
+class _Running:
+    """A step that was handed to the devices and has not been waited for."""
+
+    step: int
+    scalars: Mapping[str, jax.Array]
+    data_wait: float
+
+
+def fit(
+    state: TrainState,
+    sums: Sums,
+    batches: Iterator[Mapping[str, jax.Array]],
+    *,
+    start: int,
+    config: TrainConfig,
+    programs: Programs,
+    schedule: Schedule,
+    checkpoints: Checkpoints,
+    on_step: Callable[[StepMetrics], None],
+) -> TrainState:
+    """Trains from step `start` to the end and returns the last state."""
+    clock = _StepClock(schedule, on_step)
+    with CompileCounter() as compiles:
+        allowed = None
+        for step in range(start, config.num_steps):
+            data_wait = 0.0
+            for bucket in schedule.step_buckets(step):
+                asked = time.perf_counter()
+                batch = next(batches)
+                data_wait += time.perf_counter() - asked
+                sums = programs.micro_steps[bucket](state, sums, batch)
+            state, sums, scalars = programs.update(state, sums)
+            clock.started(_Running(step, scalars, data_wait))
+            done = step + 1
+            if done % config.checkpoint_every == 0 or done == config.num_steps:
+                clock.drain()  # A checkpoint never runs ahead of its metrics.
+                checkpoints.save(done, state)
+            if allowed is not None and compiles.count > allowed:
+                _fail_on_compile(schedule, step, compiles.count - allowed)
+            allowed = compiles.count
+    return state
+
+
+def _fail_on_compile(schedule: Schedule, step: int, count: int) -> None:
+    names = " + ".join(str(schedule.buckets[i]) for i in schedule.step_buckets(step))
+    raise RuntimeError(
+        f"step {step} (bucket {names}) compiled {count} programs; everything was to be "
+        "compiled before the first step. JAX_LOG_COMPILES=1 shows what it was"
+    )
+
+
+class _StepClock:
+    """Reads the results of each step while the next one is already running.
+
+    The devices always have work queued, and still every step has a time of its own:
+    from the moment that the one before was done.
+    """
+
+    def __init__(self, schedule: Schedule, on_step: Callable[[StepMetrics], None]):
+        self._schedule = schedule
+        self._on_step = on_step
+        self._running: _Running | None = None
+        self._last_end = time.perf_counter()
+
+    def started(self, running: _Running) -> None:
+        self.drain()
+        self._running = running
+
+    def drain(self) -> None:
+        """Waits for the step that is running, if one is, and reports it."""
+        if self._running is None:
+            return
+        running, self._running = self._running, None
+        scalars = jax.device_get(running.scalars)
+        end = time.perf_counter()
+        seconds, self._last_end = end - self._last_end, end
+        buckets = [
+            self._schedule.buckets[i] for i in self._schedule.step_buckets(running.step)
+        ]
+        if not math.isfinite(scalars["loss"]):
+            raise FloatingPointError(
+                f"loss is {scalars['loss']} at step {running.step} (bucket "
+                f"{' + '.join(map(str, buckets))}); the last checkpoint is from before "
+                "it. Lower optimizer.learning_rate and resume"
+            )
+        replicas = self._schedule.num_replicas
+        self._on_step(
+            StepMetrics(
+                step=running.step,
+                loss=float(scalars["loss"]),
+                learning_rate=float(scalars["learning_rate"]),
+                grad_norm=float(scalars["grad_norm"]),
+                bucket="+".join(str(bucket.shape) for bucket in buckets),
+                batch=replicas * sum(b.batch for b in buckets),
+                tokens=replicas * sum(b.batch * b.shape.tokens for b in buckets),
+                seconds=seconds,
+                data_wait_seconds=running.data_wait,
+            )
+        )

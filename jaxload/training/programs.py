@@ -1,0 +1,112 @@
+"""The programs of a run, each ready to be compiled with its exact shapes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from jax.stages import Compiled, Lowered
+
+from jaxload.balance.catalogue import Bucket
+from jaxload.balance.plan import Plan
+from jaxload.config import Config
+from jaxload.models import DiT
+from jaxload.parallel.mesh import batch_sharded, replicated
+from jaxload.training.loop import Programs
+from jaxload.training.optimizer import learning_rate_schedule, make_optimizer
+from jaxload.training.sampling import make_sampler
+from jaxload.training.step import Trainer
+
+INIT, UPDATE, SAMPLE = "init", "update", "sample"
+
+
+def make_trainer(config: Config) -> Trainer:
+    """The pure functions of a run."""
+    graphdef, _ = nnx.split(nnx.eval_shape(lambda: _make_model(config)))
+    return Trainer(
+        graphdef=graphdef,
+        optimizer=make_optimizer(config.optimizer),
+        learning_rate=learning_rate_schedule(config.optimizer),
+        flow=config.flow,
+        seed=config.train.seed,
+    )
+
+
+def lowerings(
+    config: Config, plan: Plan, mesh: Mesh, trainer: Trainer
+) -> dict[str, Callable[[], Lowered]]:
+    """Everything that runs on devices, by name: a bucket's program has its name."""
+    everywhere = replicated(mesh)
+
+    def init():
+        return trainer.init(nnx.state(_make_model(config)))
+
+    state, sums = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
+        jax.eval_shape(init),
+    )
+    # A resume does not draw parameters, but it needs the zeroed sums all the same.
+    jit_init = jax.jit(init, out_shardings=everywhere)
+    jit_micro = jax.jit(trainer.micro_step, donate_argnums=1, out_shardings=everywhere)
+    jit_update = jax.jit(
+        trainer.update, donate_argnums=(0, 1), out_shardings=everywhere
+    )
+    named: dict[str, Callable[[], Lowered]] = {
+        INIT: lambda: jit_init.lower(),
+        UPDATE: lambda: jit_update.lower(state, sums),
+        SAMPLE: lambda: lower_sampler(config, trainer.graphdef, state.params, mesh),
+    }
+    for bucket in plan.buckets:
+        batch = _abstract_batch(bucket, config, mesh)
+        named[str(bucket)] = lambda batch=batch: jit_micro.lower(state, sums, batch)
+    return named
+
+
+def lower_sampler(
+    config: Config, graphdef: nnx.GraphDef, params: Any, mesh: Mesh
+) -> Lowered:
+    """The program that draws the config's sample."""
+    sampler = make_sampler(
+        graphdef, config.sample, channels=config.model.channels, shift=config.flow.shift
+    )
+    everywhere = replicated(mesh)
+    text = jax.ShapeDtypeStruct(
+        (config.model.num_text_tokens, config.model.text_dim),
+        jnp.float32,
+        sharding=everywhere,
+    )
+    seed = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
+    return jax.jit(sampler, out_shardings=everywhere).lower(params, text, seed)
+
+
+def training_programs(compiled: Mapping[str, Compiled], plan: Plan) -> Programs:
+    """The compiled programs that the loop calls."""
+    return Programs(
+        micro_steps=[compiled[str(bucket)] for bucket in plan.buckets],
+        update=compiled[UPDATE],
+    )
+
+
+def _make_model(config: Config) -> DiT:
+    return DiT(config.model, rngs=nnx.Rngs(config.train.seed))
+
+
+def _abstract_batch(
+    bucket: Bucket, config: Config, mesh: Mesh
+) -> dict[str, jax.ShapeDtypeStruct]:
+    shape, model = bucket.shape, config.model
+    size = bucket.batch * mesh.size
+    leaves = {
+        "latent": (
+            (size, shape.frames, shape.height, shape.width, model.channels),
+            jnp.bfloat16,
+        ),
+        "text": ((size, model.num_text_tokens, model.text_dim), jnp.bfloat16),
+        "id": ((size,), jnp.int32),
+    }
+    return {
+        name: jax.ShapeDtypeStruct(dims, dtype, sharding=batch_sharded(mesh))
+        for name, (dims, dtype) in leaves.items()
+    }
