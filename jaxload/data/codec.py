@@ -37,7 +37,7 @@ _BLOCK = FRAME_STRIDE * PIXEL_STRIDE * PIXEL_STRIDE * 3
 # Standard deviation of each channel over the clips of `jaxload.data.synthetic`,
 # rounded: latents then have about the scale of the noise that is mixed into them.
 _SCALE = np.array(
-    [10, 2, 2, 0.8, 0.8, 0.5, 0.5, 0.4, 4.5, 0.9, 0.9, 0.4, 2.8, 0.6, 0.6, 0.3],
+    [9.5, 1.4, 1.4, 0.4, 1, 0.5, 0.5, 0.2, 4.3, 0.9, 0.9, 0.3, 2.8, 0.6, 0.6, 0.2],
     dtype=np.float32,
 )
 

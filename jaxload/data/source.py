@@ -88,10 +88,10 @@ class MicroBatchSource:
             dtype=ml_dtypes.bfloat16,
         )
         text = np.empty((len(rows), texts, width), dtype=ml_dtypes.bfloat16)
-        for i, (row, record) in enumerate(zip(rows, records, strict=True)):
+        for i, record in enumerate(records):
             if record.latent.shape != latent.shape[1:]:
                 raise InputError(
-                    f"{self._manifest.locate(row)}: expected a latent of "
+                    f"{self._manifest.locate(int(rows[i]))}: expected a latent of "
                     f"{latent.shape[1:]} by the manifest, got {record.latent.shape}; "
                     "prepare the data set again"
                 )

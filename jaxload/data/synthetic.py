@@ -68,17 +68,14 @@ _COLOURS = {
     "green": (60, 200, 90),
     "blue": (70, 110, 240),
     "yellow": (240, 210, 60),
-    "purple": (170, 80, 220),
-    "white": (240, 240, 240),
 }
 _BACKGROUNDS = {
     "black": (15, 15, 20),
     "grey": (95, 95, 100),
-    "brown": (95, 65, 40),
 }
 _DIRECTIONS = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}
-_SIZES = {"small": 0.16, "large": 0.27}
-_FORMS = ("circle", "square", "diamond")
+_SIZES = {"small": 0.18, "large": 0.27}
+_FORMS = ("circle", "square")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,7 +122,6 @@ class Scene:
         distance = {
             "circle": np.hypot(y, x) - radius,
             "square": np.maximum(abs(y), abs(x)) - 0.85 * radius,
-            "diamond": (abs(y) + abs(x) - 1.2 * radius) / np.sqrt(2),
         }[self.form]
         coverage = np.clip(0.5 - distance, 0.0, 1.0)[..., None]  # Smooth edges.
         inside = np.array(_COLOURS[self.colour])

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import jax
 import orbax.checkpoint as ocp
 
 from jaxload.training.step import TrainState
@@ -26,9 +25,7 @@ class Checkpoints:
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Reads a state with the shapes, types and shardings of `like`."""
-        tree = self._manager.restore(
-            step, args=ocp.args.StandardRestore(_tree(_abstract(like)))
-        )
+        tree = self._manager.restore(step, args=ocp.args.StandardRestore(_tree(like)))
         return TrainState(**tree)
 
     def close(self) -> None:
@@ -43,9 +40,3 @@ def _tree(state: TrainState) -> dict[str, Any]:
         "params": state.params,
         "opt_state": state.opt_state,
     }
-
-
-def _abstract(state: TrainState) -> TrainState:
-    return jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-    )

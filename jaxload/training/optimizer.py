@@ -57,7 +57,7 @@ def learning_rate_schedule(config: OptimizerConfig) -> optax.Schedule:
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """AdamW behind clipping by the global norm."""
-    return optax.chain(
+    chain = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
         optax.adamw(
             learning_rate_schedule(config),
@@ -67,6 +67,12 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
             mask=_decayed,
         ),
     )
+
+    def update(updates, state, params=None):
+        with jax.numpy_dtype_promotion("standard"):  # Optax mixes ints and floats.
+            return chain.update(updates, state, params)
+
+    return optax.GradientTransformation(chain.init, update)
 
 
 def _decayed(params: optax.Params) -> optax.Params:

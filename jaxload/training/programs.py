@@ -17,7 +17,7 @@ from jaxload.parallel.mesh import batch_sharded, replicated
 from jaxload.training.loop import Programs
 from jaxload.training.optimizer import learning_rate_schedule, make_optimizer
 from jaxload.training.sampling import make_sampler
-from jaxload.training.step import Trainer
+from jaxload.training.step import Sums, Trainer, TrainState
 
 INIT, UPDATE, SAMPLE = "init", "update", "sample"
 
@@ -39,15 +39,11 @@ def lowerings(
 ) -> dict[str, Callable[[], Lowered]]:
     """Everything that runs on devices, by name: a bucket's program has its name."""
     everywhere = replicated(mesh)
+    state, sums = _abstract_init(config, trainer, mesh)
 
     def init():
-        return trainer.init(nnx.state(_make_model(config)))
+        return _init(config, trainer)
 
-    state, sums = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere),
-        jax.eval_shape(init),
-    )
-    # A resume does not draw parameters, but it needs the zeroed sums all the same.
     jit_init = jax.jit(init, out_shardings=everywhere)
     jit_micro = jax.jit(trainer.micro_step, donate_argnums=1, out_shardings=everywhere)
     jit_update = jax.jit(
@@ -56,7 +52,7 @@ def lowerings(
     named: dict[str, Callable[[], Lowered]] = {
         INIT: lambda: jit_init.lower(),
         UPDATE: lambda: jit_update.lower(state, sums),
-        SAMPLE: lambda: lower_sampler(config, trainer.graphdef, state.params, mesh),
+        SAMPLE: lambda: lower_sampler(config, trainer, state.params, mesh),
     }
     for bucket in plan.buckets:
         batch = _abstract_batch(bucket, config, mesh)
@@ -64,12 +60,13 @@ def lowerings(
     return named
 
 
-def lower_sampler(
-    config: Config, graphdef: nnx.GraphDef, params: Any, mesh: Mesh
-) -> Lowered:
+def lower_sampler(config: Config, trainer: Trainer, params: Any, mesh: Mesh) -> Lowered:
     """The program that draws the config's sample."""
     sampler = make_sampler(
-        graphdef, config.sample, channels=config.model.channels, shift=config.flow.shift
+        trainer.graphdef,
+        config.sample,
+        channels=config.model.channels,
+        shift=config.flow.shift,
     )
     everywhere = replicated(mesh)
     text = jax.ShapeDtypeStruct(
@@ -87,6 +84,24 @@ def training_programs(compiled: Mapping[str, Compiled], plan: Plan) -> Programs:
         micro_steps=[compiled[str(bucket)] for bucket in plan.buckets],
         update=compiled[UPDATE],
     )
+
+
+def abstract_state(config: Config, trainer: Trainer, mesh: Mesh) -> TrainState:
+    """The training state's shapes, types and shardings, without its values."""
+    return _abstract_init(config, trainer, mesh)[0]
+
+
+def _abstract_init(
+    config: Config, trainer: Trainer, mesh: Mesh
+) -> tuple[TrainState, Sums]:
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(mesh)),
+        jax.eval_shape(lambda: _init(config, trainer)),
+    )
+
+
+def _init(config: Config, trainer: Trainer) -> tuple[TrainState, Sums]:
+    return trainer.init(nnx.state(_make_model(config)))
 
 
 def _make_model(config: Config) -> DiT:

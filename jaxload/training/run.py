@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import grain
 import jax
@@ -21,6 +22,7 @@ from jaxload.data.media import write_gif
 from jaxload.data.source import MicroBatchSource, micro_batches
 from jaxload.data.text import HashedNgramEncoder, pad_text
 from jaxload.errors import InputError
+from jaxload.files import write_atomically
 from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh, replicated
 from jaxload.planning import check_plan, plan_run
 from jaxload.progress import phase
@@ -31,13 +33,15 @@ from jaxload.training.loop import fit
 from jaxload.training.programs import (
     INIT,
     SAMPLE,
+    abstract_state,
+    lower_sampler,
     lowerings,
     make_trainer,
     training_programs,
 )
-from jaxload.training.step import TrainState
+from jaxload.training.step import Trainer, TrainState
 from jaxload.training.telemetry import MetricsFile, ProgressLine, read_metrics
-from jaxload.training.workdir import WorkDir, write_atomically
+from jaxload.training.workdir import WorkDir
 
 _DEVICE_PREFETCH = 2  # Micro-batches that lie on the devices ahead of their use.
 _FPS = 8
@@ -54,14 +58,15 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     print_plan(plan, console)
 
     # --- Programs: after this, nothing is compiled any more ---
-    compiled = _compile(config, plan, mesh, workdir, console)
+    trainer = make_trainer(config)
+    compiled = _compile(config, plan, mesh, trainer, workdir, console)
 
     # --- State ---
     checkpoints = Checkpoints(workdir.checkpoints, keep=config.train.keep_checkpoints)
     state, sums = compiled[INIT]()
     start = checkpoints.latest_step() or 0
     if start:
-        state = checkpoints.restore(start, state)
+        state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
         console.print(f"resuming at step {start}", highlight=False)
 
     # --- Loop ---
@@ -91,8 +96,28 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
         checkpoints.close()
 
     # --- What people look at ---
-    draw_sample(config, compiled[SAMPLE], state, mesh, workdir)
+    _draw_sample(config, compiled[SAMPLE], state, mesh, workdir.sample)
     draw_figure(read_metrics(workdir.metrics), workdir.figure)
+
+
+def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> None:
+    """Draws the config's sample from the newest checkpoint of a run."""
+    mesh = replica_mesh()
+    trainer = make_trainer(config)
+    state = abstract_state(config, trainer, mesh)
+    with phase(console, "compiling", 1) as advance:
+        sampler = lower_sampler(config, trainer, state.params, mesh).compile()
+        advance()
+    checkpoints = Checkpoints(workdir.checkpoints, keep=config.train.keep_checkpoints)
+    step = checkpoints.latest_step()
+    if step is None:
+        raise InputError(
+            f"work directory {workdir.path}: expected a checkpoint, found none; train "
+            "the run further first"
+        )
+    state = checkpoints.restore(step, state)
+    checkpoints.close()
+    _draw_sample(config, sampler, state, mesh, path)
 
 
 def _check_model_fits(config: Config, manifest: Manifest) -> None:
@@ -119,11 +144,16 @@ def _settle_plan(
 
 
 def _compile(
-    config: Config, plan: Plan, mesh: Mesh, workdir: WorkDir, console: Console
+    config: Config,
+    plan: Plan,
+    mesh: Mesh,
+    trainer: Trainer,
+    workdir: WorkDir,
+    console: Console,
 ) -> dict[str, Compiled]:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(workdir.compile_cache))
-    named = lowerings(config, plan, mesh, make_trainer(config))
+    named = lowerings(config, plan, mesh, trainer)
     with phase(console, "compiling", len(named)) as advance:
         return compile_ahead(
             named, num_threads=os.cpu_count() or 1, on_done=lambda _: advance()
@@ -151,8 +181,8 @@ def _device_batches(
     )
 
 
-def draw_sample(
-    config: Config, sampler: Compiled, state: TrainState, mesh: Mesh, workdir: WorkDir
+def _draw_sample(
+    config: Config, sampler: Compiled, state: TrainState, mesh: Mesh, path: Path
 ) -> None:
     """Draws the config's sample and writes it as an animation."""
     text = HashedNgramEncoder(config.model.text_dim).encode(config.sample.caption)
@@ -162,4 +192,4 @@ def draw_sample(
         jax.device_put(np.int32(config.sample.seed), replicated(mesh)),
     )
     video = CODECS["haar"].decode(np.asarray(jax.device_get(latent)))
-    write_gif(workdir.sample, video, fps=_FPS, enlarge=_ENLARGE)
+    write_gif(path, video, fps=_FPS, enlarge=_ENLARGE)

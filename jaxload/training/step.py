@@ -15,9 +15,9 @@ from jaxload.training.flow_matching import FlowConfig, flow_matching_loss, sampl
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """What a checkpoint holds."""
+    """What a checkpoint holds: arrays, or their shapes where no value is needed."""
 
-    step: jax.Array
+    step: Any
     params: Any
     opt_state: Any
 
@@ -32,8 +32,8 @@ class Sums:
     """
 
     grads: Any
-    loss: jax.Array
-    count: jax.Array
+    loss: Any
+    count: Any
 
 
 @dataclasses.dataclass(frozen=True)

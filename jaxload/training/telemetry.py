@@ -3,11 +3,12 @@
 import collections
 import dataclasses
 import json
-import os
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+
+from jaxload.files import write_atomically
 
 _RECENT_STEPS = 50
 
@@ -45,9 +46,7 @@ class MetricsFile:
         Those steps will be run again; the last line may also be torn.
         """
         kept = [row for row in read_metrics(path) if row.step < start]
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_text("".join(_line(row) for row in kept))
-        os.replace(partial, path)
+        write_atomically(path, "".join(_line(row) for row in kept))
         self._file = path.open("a")
 
     def append(self, row: StepMetrics) -> None:

@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
-import os
 from pathlib import Path
 
 from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
+from jaxload.files import write_atomically
 from jaxload.training.telemetry import read_metrics
 
 # What may change between the start of a run and its resume: nothing that a step depends
@@ -101,22 +101,14 @@ def claim_workdir(path: Path, config: Config, *, resume: bool) -> WorkDir:
                 f"work directory {path}: is not empty and holds no run; choose another "
                 "--workdir"
             )
-        write_atomically(
-            workdir.config, json.dumps(config_lib.to_dict(config), indent=2) + "\n"
-        )
     except OSError as error:
         raise InputError(
             f"work directory {path}: cannot be written ({error.strerror}); choose "
             "another --workdir"
         ) from error
+    text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
+    write_atomically(workdir.config, text)
     return workdir
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file's content; a reader sees the old or the new, never a part."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text)
-    os.replace(partial, path)
 
 
 def _check_same_run(workdir: WorkDir, config: Config, *, resume: bool) -> None:

@@ -1,0 +1,34 @@
+"""The demo shrunk to seconds, for tests and for trying things out.
+
+python -m jaxload.train --config configs/debug.py --workdir runs/debug
+"""
+
+import dataclasses
+from pathlib import Path
+
+from jaxload.config import Config, load
+
+
+def get_config() -> Config:
+    """The demo with three sizes, a tiny model and a few steps."""
+    demo = load(Path(__file__).with_name("demo.py"))
+    assert demo.synthetic is not None
+    return dataclasses.replace(
+        demo,
+        data=dataclasses.replace(demo.data, path="datasets/debug"),
+        synthetic=dataclasses.replace(
+            demo.synthetic,
+            num_samples=48,
+            clips=("1x32x32", "5x32x32", "9x32x48"),
+            text_dim=16,
+        ),
+        model=dataclasses.replace(
+            demo.model, width=32, depth=2, num_heads=2, mlp_width=64, text_dim=16
+        ),
+        balance=dataclasses.replace(demo.balance, max_tokens=64, max_compute_tokens=0),
+        optimizer=dataclasses.replace(demo.optimizer, num_warmup_steps=2),
+        train=dataclasses.replace(
+            demo.train, num_steps=8, log_every=2, checkpoint_every=3
+        ),
+        sample=dataclasses.replace(demo.sample, shape="2x4x4", num_steps=4),
+    )

@@ -1,0 +1,146 @@
+"""Tests of jaxload.balance.schedule."""
+
+import collections
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxload.balance.catalogue import Bucket
+from jaxload.balance.schedule import Schedule
+from jaxload.balance.shape import Shape
+from jaxload.errors import InputError
+
+
+def make_schedule(sizes, *, num_replicas=1, accumulate=1, seed=0) -> Schedule:
+    buckets = tuple(
+        Bucket(
+            shape=Shape(i + 1, 2, 2),
+            batch=batch,
+            num_samples=num_samples,
+            cost=1.0,
+            over_budget=False,
+        )
+        for i, (batch, num_samples) in enumerate(sizes)
+    )
+    return Schedule(
+        buckets=buckets, seed=seed, num_replicas=num_replicas, accumulate=accumulate
+    )
+
+
+@st.composite
+def settings_of_schedules(draw) -> dict:
+    num_replicas = draw(st.integers(1, 4))
+    sizes = []
+    for _ in range(draw(st.integers(1, 4))):
+        batch = draw(st.integers(1, 5))
+        sizes.append((batch, draw(st.integers(batch * num_replicas, 60))))
+    return {
+        "sizes": sizes,
+        "num_replicas": num_replicas,
+        "accumulate": draw(st.integers(1, 3)),
+        "seed": draw(st.integers(0, 2**31)),
+    }
+
+
+def epoch_members(schedule: Schedule, start: int, stop: int):
+    """Counts how often each (bucket, member) is run in some micro-steps."""
+    counts = collections.Counter()
+    for micro_step in range(start, stop):
+        for replica in range(schedule.num_replicas):
+            micro = schedule.micro_batch(micro_step, replica)
+            counts.update((micro.bucket, int(m)) for m in micro.members)
+    return counts
+
+
+@settings(max_examples=50, deadline=None)
+@given(settings_of_schedules())
+def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
+    num_epochs = 3
+    schedule = make_schedule(**(options | {"accumulate": 1}))
+    steps = next(step for step in range(10_000) if schedule.epoch(step) >= num_epochs)
+    counts = epoch_members(schedule, 0, steps)
+    for index, bucket in enumerate(schedule.buckets):
+        seen = np.array([counts[index, m] for m in range(bucket.num_samples)])
+        group = bucket.batch * schedule.num_replicas
+        missing = num_epochs * bucket.num_samples - seen.sum()
+        assert 0 <= missing < group
+        # What is missing is missing from the last pass only.
+        assert set(seen.tolist()) <= {num_epochs - 1, num_epochs}
+
+
+@settings(max_examples=50, deadline=None)
+@given(settings_of_schedules(), st.integers(0, 500))
+def test_a_step_does_not_depend_on_having_asked_for_others(options, step):
+    schedule = make_schedule(**options)
+    asked_alone = schedule.micro_batches(step, 0)
+    for other in range(max(0, step - 3), step):
+        schedule.micro_batches(other, 0)
+    again = schedule.micro_batches(step, 0)
+    for one, two in zip(asked_alone, again, strict=True):
+        assert one.bucket == two.bucket
+        np.testing.assert_array_equal(one.members, two.members)
+
+
+@settings(max_examples=50, deadline=None)
+@given(settings_of_schedules(), st.integers(0, 100))
+def test_lockstep_every_replica_runs_the_same_bucket(options, step):
+    schedule = make_schedule(**options)
+    for replica in range(schedule.num_replicas):
+        micro = schedule.micro_batches(step, replica)
+        assert tuple(m.bucket for m in micro) == schedule.step_buckets(step)
+        for m in micro:
+            assert len(m.members) == schedule.buckets[m.bucket].batch
+
+
+def test_replicas_share_out_the_same_global_batches():
+    # Two replicas of batch 3 take together what one replica of batch 6 takes.
+    two = make_schedule([(3, 40), (1, 21)], num_replicas=2)
+    one = make_schedule([(6, 40), (2, 21)], num_replicas=1)
+    for step in range(40):
+        global_members = np.concatenate(
+            [two.micro_batch(step, replica).members for replica in (0, 1)]
+        )
+        np.testing.assert_array_equal(global_members, one.micro_batch(step, 0).members)
+
+
+def test_epochs_are_shuffled_differently():
+    schedule = make_schedule([(1, 50)])
+    epochs = [
+        [int(schedule.micro_batch(50 * e + i, 0).members[0]) for i in range(50)]
+        for e in range(3)
+    ]
+    assert sorted(epochs[0]) == list(range(50))
+    assert epochs[0] != epochs[1] != epochs[2]
+    assert epochs[0] != sorted(epochs[0])
+
+
+def test_seeds_give_different_orders():
+    first, second = make_schedule([(4, 99)], seed=1), make_schedule([(4, 99)], seed=2)
+    assert not np.array_equal(
+        first.micro_batch(0, 0).members, second.micro_batch(0, 0).members
+    )
+
+
+def test_buckets_are_mixed_through_an_epoch():
+    schedule = make_schedule([(1, 500), (1, 500)])
+    first_half = [schedule.step_buckets(step)[0] for step in range(500)]
+    assert 200 < sum(first_half) < 300
+
+
+def test_epoch_of_a_step():
+    schedule = make_schedule([(2, 10), (5, 10)], accumulate=7)
+    assert [schedule.epoch(step) for step in range(3)] == [0.0, 1.0, 2.0]
+
+
+def test_a_far_step_of_a_huge_data_set_is_cheap_to_ask_for():
+    schedule = make_schedule([(8, 10**10), (2, 3 * 10**9)], num_replicas=64)
+    micro = schedule.micro_batch(10**9, 63)
+    assert len(micro.members) == schedule.buckets[micro.bucket].batch
+    assert micro.members.max() < schedule.buckets[micro.bucket].num_samples
+
+
+def test_a_bucket_that_cannot_fill_its_replicas_is_an_error():
+    with pytest.raises(InputError, match=r"has 5 samples: expected at least 6"):
+        make_schedule([(3, 5)], num_replicas=2)
