@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import jax
 import orbax.checkpoint as ocp
 
 from jaxload.training.step import TrainState
@@ -12,8 +13,15 @@ class Checkpoints:
     """The checkpoints of a run; a resume starts from the newest complete one."""
 
     def __init__(self, directory: Path, *, keep: int):
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, create=True)
-        self._manager = ocp.CheckpointManager(directory.resolve(), options=options)
+        # Replicas writing a part each would cut every array with a program of its own,
+        # compiled at the first save: in the middle of training.
+        arrays = ocp.type_handlers.ArrayHandler(use_replica_parallel=False)
+        registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+        self._manager = ocp.CheckpointManager(
+            directory.resolve(),
+            item_handlers=ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
+            options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
+        )
 
     def latest_step(self) -> int | None:
         """The step of the newest complete checkpoint."""
@@ -21,11 +29,14 @@ class Checkpoints:
 
     def save(self, step: int, state: TrainState) -> None:
         """Copies the state off the devices; the rest happens in the background."""
-        self._manager.save(step, args=ocp.args.StandardSave(_tree(state)))
+        self._manager.save(step, args=ocp.args.PyTreeSave(_tree(state)))
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Reads a state with the shapes, types and shardings of `like`."""
-        tree = self._manager.restore(step, args=ocp.args.StandardRestore(_tree(like)))
+        restore_args = ocp.checkpoint_utils.construct_restore_args(_tree(like))
+        tree = self._manager.restore(
+            step, args=ocp.args.PyTreeRestore(_tree(like), restore_args=restore_args)
+        )
         return TrainState(**tree)
 
     def close(self) -> None:

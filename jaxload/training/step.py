@@ -82,7 +82,7 @@ class Trainer:
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
         scalars = {
             "loss": sums.loss / sums.count.astype(jnp.float32),
-            "grad_norm": optax.global_norm(grads),
+            "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(self.learning_rate(state.step), jnp.float32),
         }
         state = TrainState(

@@ -1,0 +1,69 @@
+"""Tests of `python -m jaxload.sample` and `python -m jaxload.plan`."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from jaxload import plan as plan_command
+from jaxload import sample as sample_command
+from jaxload import train as train_command
+from jaxload.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def workdir(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+    """A run of the debug config on two replicas, with two micro-batches a step."""
+    base = tmp_path_factory.mktemp("run")
+    code = train_command.main(
+        [
+            *("--config", str(root / "configs" / "debug.py")),
+            *("--workdir", str(base / "run")),
+            *("--set", f"data.path={base / 'data'}"),
+            *("--set", "train.num_steps=4", "--set", "train.accumulate=2"),
+        ]
+    )
+    assert code == 0
+    return base / "run"
+
+
+@pytest.mark.slow
+def test_two_replicas_and_two_micro_batches_a_step(workdir: Path):
+    plan = json.loads((workdir / "plan.json").read_text())
+    assert plan["num_replicas"] == 2
+    batches = {bucket["shape"]: bucket["batch"] for bucket in plan["buckets"]}
+    for line in (workdir / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        first, second = row["bucket"].split("+")
+        assert row["batch"] == 2 * (batches[first] + batches[second])
+
+
+@pytest.mark.slow
+def test_draws_another_caption(workdir: Path, tmp_path: Path):
+    out = tmp_path / "other.gif"
+    arguments = ["--workdir", str(workdir), "--out", str(out)]
+    assert sample_command.main([*arguments, "--set", "sample.caption=x"]) == 0
+    with Image.open(out) as drawn:
+        assert drawn.size == (128, 128)
+    assert out.read_bytes() != (workdir / "sample.gif").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_same_sample_as_at_the_end_of_training(workdir: Path, tmp_path: Path):
+    out = tmp_path / "same.gif"
+    assert sample_command.main(["--workdir", str(workdir), "--out", str(out)]) == 0
+    assert out.read_bytes() == (workdir / "sample.gif").read_bytes()
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"found no config\.json"):
+        sample_command.main(["--workdir", str(tmp_path)])
+
+
+def test_plan_prints_and_writes(tmp_path: Path, root: Path, capsys):
+    arguments = ["--config", str(root / "configs" / "debug.py"), "--replicas", "3"]
+    arguments += ["--set", f"data.path={tmp_path / 'data'}"]
+    assert plan_command.main([*arguments, "--out", str(tmp_path / "plan.json")]) == 0
+    assert "Catalogue for 3 replica(s)" in capsys.readouterr().out
+    assert json.loads((tmp_path / "plan.json").read_text())["num_replicas"] == 3
