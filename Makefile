@@ -18,7 +18,7 @@ train: setup ## Trains the demo into runs/demo; ARGS=--resume continues a stoppe
 	$(BIN)/python -m jaxload.train --config configs/demo.py --workdir runs/demo $(ARGS)
 
 test: setup ## Runs every test; ARGS="-m 'not slow'" leaves out the slow ones.
-	JAXLOAD_REQUIRE_KERNELS=cpu $(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
+	JAXLOAD_REQUIRE_KERNELS=cpu $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: setup ## Checks format, lint and types of Python and C++.
 	$(BIN)/ruff check .

@@ -9,6 +9,7 @@ matplotlib.use("Agg")  # Before pyplot: a run has no screen.
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
@@ -62,7 +63,7 @@ def draw_figure(rows: Sequence[StepMetrics], path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_loss(axes: plt.Axes, rows: Sequence[StepMetrics]) -> None:
+def _draw_loss(axes: Axes, rows: Sequence[StepMetrics]) -> None:
     steps = np.array([row.step for row in rows])
     losses = np.array([row.loss for row in rows])
     window = max(1, len(rows) // 20)
@@ -76,7 +77,7 @@ def _draw_loss(axes: plt.Axes, rows: Sequence[StepMetrics]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_step_time(axes: plt.Axes, rows: Sequence[StepMetrics]) -> None:
+def _draw_step_time(axes: Axes, rows: Sequence[StepMetrics]) -> None:
     # The first step of a process also pays for what it touches first.
     tokens = {row.bucket: row.tokens for row in rows}
     batches = {row.bucket: row.batch for row in rows}

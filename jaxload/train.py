@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     workdir = claim_workdir(path, config, resume=args.resume)
     if workdir.is_finished(config):
         console.print(
-            f"{path} already holds this run, finished; nothing was done again"
+            f"{path} already holds this run, finished; nothing was done again",
+            highlight=False,
+            soft_wrap=True,
         )
     else:
         train(config, workdir, console)

@@ -76,7 +76,7 @@ def test_writes_what_it_promises(finished):
     rows = read_metrics(workdir / "metrics.jsonl")
     assert [row.step for row in rows] == list(range(NUM_STEPS))
     assert {row.bucket for row in rows} == {b["shape"] for b in plan["buckets"]}
-    assert all(0 <= row.data_wait_seconds <= row.seconds for row in rows[1:])
+    assert all(row.seconds > 0 and row.data_wait_seconds >= 0 for row in rows)
     assert (workdir / "checkpoints" / str(NUM_STEPS)).is_dir()
     with Image.open(workdir / "sample.gif") as sample:
         assert sample.size == (32 * 4, 32 * 4)
@@ -208,12 +208,14 @@ def test_the_loss_falls_below_that_of_predicting_the_mean(
 
     workdir = tmp_path / "longer"
     result = run(
-        *("--set", "train.num_steps=80", "--set", "optimizer.learning_rate=5e-3"),
+        *("--set", "train.num_steps=60", "--set", "optimizer.learning_rate=5e-3"),
+        *("--set", "model.width=64", "--set", "model.mlp_width=256"),
+        *("--set", "balance.max_tokens=512", "--set", "balance.max_compute_tokens=512"),
         data=data,
         workdir=workdir,
     )
     assert result.returncode == 0, result.stderr
-    last = read_metrics(workdir / "metrics.jsonl")[-40:]
+    last = read_metrics(workdir / "metrics.jsonl")[-20:]
     trained = np.mean([row.loss for row in last])
     baseline = mean_prediction_loss(read_manifest(data), last)
     print(f"trained {trained:.3f}, predicting the mean {baseline:.3f}")

@@ -1,8 +1,10 @@
 """The Grain source: element i is the micro-batch that the schedule names for i."""
 
 import dataclasses
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import SupportsIndex
 
 import grain
 import ml_dtypes
@@ -69,15 +71,16 @@ class MicroBatchSource:
     def __len__(self) -> int:
         return self._num_micro_steps
 
-    def __getitem__(self, micro_step) -> Batch:
+    def __getitem__(self, index: SupportsIndex) -> Batch:
+        micro_step = operator.index(index)
         micro_batches = [
-            self._schedule.micro_batch(int(micro_step), replica)
+            self._schedule.micro_batch(micro_step, replica)
             for replica in self._replicas
         ]
-        index = micro_batches[0].bucket  # Lockstep: the same for every replica.
+        bucket = micro_batches[0].bucket  # Lockstep: the same for every replica.
         members = np.concatenate([micro.members for micro in micro_batches])
-        rows = self._rows[index][members]
-        return self._collate(self._schedule.buckets[index], rows)
+        rows = self._rows[bucket][members]
+        return self._collate(self._schedule.buckets[bucket], rows)
 
     def _collate(self, bucket: Bucket, rows: np.ndarray) -> Batch:
         shape, texts = bucket.shape, self._num_text_tokens

@@ -43,6 +43,6 @@ class CompileCounter:
     def __exit__(self, *_):
         jax.monitoring.unregister_event_duration_listener(self._listen)
 
-    def _listen(self, event: str, duration: float, **_):
-        del duration
+    def _listen(self, event: str, duration_secs: float, **_: str | int):
+        del duration_secs
         self.count += event == _COMPILE_EVENT

@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jaxload.errors import InputError
@@ -52,7 +53,7 @@ class OptimizerConfig:
 def learning_rate_schedule(config: OptimizerConfig) -> optax.Schedule:
     """The rate at each step; the first step of a warm-up already moves."""
     rate, warmup = config.learning_rate, config.num_warmup_steps
-    return lambda step: rate * ((step + 1) / (warmup + 1)).clip(max=1.0)
+    return lambda step: rate * jnp.minimum((step + 1) / (warmup + 1), 1.0)
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:

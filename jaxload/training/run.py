@@ -40,7 +40,12 @@ from jaxload.training.programs import (
     training_programs,
 )
 from jaxload.training.step import Trainer, TrainState
-from jaxload.training.telemetry import MetricsFile, ProgressLine, read_metrics
+from jaxload.training.telemetry import (
+    MetricsFile,
+    ProgressLine,
+    StepMetrics,
+    read_metrics,
+)
 from jaxload.training.workdir import WorkDir
 
 _DEVICE_PREFETCH = 2  # Micro-batches that lie on the devices ahead of their use.
@@ -80,6 +85,11 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     line = ProgressLine(
         console, start=start, num_steps=num_steps, every=config.train.log_every
     )
+
+    def report(row: StepMetrics) -> None:
+        metrics.append(row)
+        line.update(row)
+
     with MetricsFile(workdir.metrics, start=start) as metrics, line:
         with jax.transfer_guard("disallow"):  # Every transfer is one we asked for.
             state = fit(
@@ -91,7 +101,7 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
                 programs=training_programs(compiled, plan),
                 schedule=schedule,
                 checkpoints=checkpoints,
-                on_step=lambda row: (metrics.append(row), line.update(row)),
+                on_step=report,
             )
         checkpoints.close()
 

@@ -34,7 +34,7 @@ class StepMetrics:
     """From the end of the step before to the end of this one."""
 
     data_wait_seconds: float
-    """Part of it that the loop waited for data."""
+    """What the loop waited for data; the step before may have run meanwhile."""
 
 
 class MetricsFile:

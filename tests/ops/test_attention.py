@@ -1,6 +1,7 @@
 """Tests of jaxload.ops.attention."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxload.ops import attention
@@ -15,5 +16,5 @@ def test_against_float64():
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     expected = np.einsum("bnst,btnk->bsnk", weights, v)
-    got = attention(*(np.asarray(x, np.float32) for x in (q, k, v)))
+    got = attention(*(jnp.asarray(x, jnp.float32) for x in (q, k, v)))
     np.testing.assert_allclose(got, expected, atol=1e-5)
