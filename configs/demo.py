@@ -49,7 +49,7 @@ def get_config() -> Config:
         balance=BalanceConfig(max_tokens=640, max_compute_tokens=512, max_buckets=10),
         flow=FlowConfig(),
         optimizer=OptimizerConfig(learning_rate=2e-3, num_warmup_steps=20),
-        train=TrainConfig(num_steps=1_000, log_every=50),
+        train=TrainConfig(num_steps=800, log_every=50),
         sample=SampleConfig(
             caption="a large red circle moving right on a black background",
             shape="5x8x8",
