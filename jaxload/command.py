@@ -5,9 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
@@ -58,16 +55,9 @@ def parse(
 
 def print_fields(config: Config, name: str) -> None:
     """Prints every field that `--set` can change."""
-    table = Table(
-        title=f"Fields, with the defaults of {name}", box=None, title_justify="left"
-    )
-    table.add_column("field", no_wrap=True)
-    table.add_column("type")
-    table.add_column("default", overflow="fold")
-    table.add_column("meaning", overflow="fold")
+    print(f"\nfields for --set, with the defaults of {name}:")
     for row in config_lib.describe(config):
-        table.add_row(row.path, row.type, row.value, row.meaning)
-    Console().print(table)
+        print(f"  {row.path} ({row.type}) = {row.value}\n        {row.meaning}")
 
 
 def run(name: str, main: Callable[[], int]) -> None:

@@ -49,6 +49,7 @@ from jaxload.training.telemetry import (
 from jaxload.training.workdir import WorkDir
 
 _DEVICE_PREFETCH = 2  # Micro-batches that lie on the devices ahead of their use.
+_MAX_COMPILE_THREADS = 8  # Each may take gigabytes for a large model.
 _FPS = 8
 _ENLARGE = 4
 
@@ -166,7 +167,9 @@ def _compile(
     named = lowerings(config, plan, mesh, trainer)
     with phase(console, "compiling", len(named)) as advance:
         return compile_ahead(
-            named, num_threads=os.cpu_count() or 1, on_done=lambda _: advance()
+            named,
+            num_threads=min(os.cpu_count() or 1, _MAX_COMPILE_THREADS),
+            on_done=lambda _: advance(),
         )
 
 

@@ -86,7 +86,7 @@ class ProgressLine:
         self._bar = None
         if console.is_terminal:
             self._bar = Progress(
-                BarColumn(bar_width=20),
+                BarColumn(bar_width=10),
                 TextColumn("{task.description}"),
                 console=console,
             )
@@ -117,8 +117,8 @@ class ProgressLine:
         per_step = seconds / len(self._recent)
         left = round(per_step * (self._num_steps - row.step - 1))
         return (
-            f"step {row.step + 1}/{self._num_steps}  loss {row.loss:.4f}  "
+            f"step {row.step + 1}/{self._num_steps}  "
+            f"{left // 60}m{left % 60:02d}s left  loss {row.loss:.4f}  "
             f"lr {row.learning_rate:.1e}  grad {row.grad_norm:.2f}  "
-            f"{per_step:.3f} s/step  {tokens / seconds:,.0f} tokens/s  "
-            f"{left // 60}m{left % 60:02d}s left"
+            f"{per_step:.3f} s/step  {tokens / seconds:,.0f} tokens/s"
         )
