@@ -1,6 +1,7 @@
 """What the commands share: `--config`, `--set`, `--help` and exit codes."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,15 +11,23 @@ from jaxload.config import Config
 from jaxload.errors import InputError
 
 # Linked into the package, so that an installed jaxload has its presets with it.
-_DEMO = Path(__file__).parent / "configs" / "demo.py"
+DEMO = Path(__file__).parent / "configs" / "demo.py"
+
+
+def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """A parser whose `--help` is left to `parse`, which knows the config's fields."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {name}", description=description, add_help=False
+    )
+    parser.add_argument("-h", "--help", action="store_true", help="show this and exit")
+    return parser
 
 
 def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds `--config` and `--set`; `--help` then also lists every field."""
+    """Adds `--config` and `--set`."""
     parser.add_argument(
         "--config",
         type=Path,
-        default=_DEMO,
         metavar="FILE",
         help="a Python file with get_config(); the demo by default",
     )
@@ -37,37 +46,45 @@ def add_set_argument(parser: argparse.ArgumentParser) -> None:
 
 
 def parse(
-    parser: argparse.ArgumentParser, argv: Sequence[str] | None
+    parser: argparse.ArgumentParser,
+    argv: Sequence[str] | None,
+    load: Callable[[argparse.Namespace], Config],
 ) -> tuple[argparse.Namespace, Config]:
-    """Parses a command line and builds the config that it describes."""
-    argv = sys.argv[1:] if argv is None else list(argv)
-    wants_help = {"-h", "--help"} & set(argv)
-    args = parser.parse_args([arg for arg in argv if arg not in ("-h", "--help")])
-    config = config_lib.load(args.config)
-    for assignment in args.set:
-        config = config_lib.override(config, assignment)
-    if wants_help:
+    """Parses a command line and builds the config that it describes.
+
+    `load` says which config the arguments start from. `--help` lists its fields.
+    """
+    args = parser.parse_args(argv)
+    config = config_lib.override_all(load(args), args.set)
+    if args.help:
         parser.print_help()
-        print_fields(config, args.config.name)
+        print_fields(config)
         raise SystemExit(0)
     return args, config
 
 
-def print_fields(config: Config, name: str) -> None:
+def load_config(args: argparse.Namespace) -> Config:
+    """The config of `--config`, or the demo."""
+    return config_lib.load(args.config or DEMO)
+
+
+def print_fields(config: Config) -> None:
     """Prints every field that `--set` can change."""
-    print(f"\nfields for --set, with the defaults of {name}:")
+    print("\nfields for --set, with their defaults in this config:")
     for row in config_lib.describe(config):
         print(f"  {row.path} ({row.type}) = {row.value}\n        {row.meaning}")
 
 
 def run(name: str, main: Callable[[], int]) -> None:
     """Exits with `main`'s code, or with 2 and one line where the input is wrong."""
+    # A scheduler's request to stop is an interrupt: checkpoints are finished first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = main()
     except InputError as error:
         print(f"{name}: {error}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
-        print(f"\n{name}: interrupted", file=sys.stderr)
+        print(f"\n{name}: interrupted; a run continues with --resume", file=sys.stderr)
         code = 130
     sys.exit(code)

@@ -4,12 +4,14 @@ import ast
 import dataclasses
 import difflib
 import inspect
+import math
 import re
 import runpy
 import textwrap
+import traceback
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +50,16 @@ class Config:
 def load(path: Path) -> Config:
     """Runs a config file's `get_config()`."""
     if not path.is_file():
+        what = "expected a file, got a directory" if path.is_dir() else "no such file"
         siblings = [str(p) for p in sorted(path.parent.glob("*.py"))]
-        raise InputError(f"config {path}: no such file{_suggest(str(path), siblings)}")
-    get_config = runpy.run_path(str(path)).get("get_config")
-    if get_config is None:
+        raise InputError(f"config {path}: {what}{_suggest(str(path), siblings)}")
+    try:
+        get_config = runpy.run_path(str(path)).get("get_config")
+    except SyntaxError as error:
+        raise InputError(
+            f"config {path}: line {error.lineno}: {error.msg}; correct the file"
+        ) from error
+    if not callable(get_config):
         raise InputError(
             f"config {path}: expected a function get_config() that returns a Config, "
             "found none"
@@ -65,7 +73,17 @@ def load(path: Path) -> Config:
             f"config {path}: expected get_config() to return a Config, got "
             f"{type(config).__name__}"
         )
-    return from_dict(to_dict(config))  # Checks the type of every field.
+    try:
+        return from_dict(to_dict(config))  # Checks the type of every field.
+    except InputError as error:
+        raise InputError(f"config {path}: {error}") from error
+
+
+def override_all(config: Config, assignments: Iterable[str]) -> Config:
+    """Applies each `section.field=value` in turn."""
+    for assignment in assignments:
+        config = override(config, assignment)
+    return config
 
 
 def override(config: Config, assignment: str) -> Config:
@@ -171,6 +189,7 @@ def _check(value: Any, hint: Any, path: str) -> Any:
         valid = False
     elif hint is float:
         valid = isinstance(value, (int, float)) and not isinstance(value, bool)
+        valid = valid and math.isfinite(value)
         value = float(value) if valid else value
     else:
         valid = type(value) is hint
@@ -225,7 +244,14 @@ def _construction_error(path: Path, error: TypeError) -> Exception:
             )
     if "required keyword-only argument" in str(error):
         return InputError(f"config {path}: {error}")
+    if _raised_by_a_section(error):  # Its checks met a value of another type.
+        return InputError(f"config {path}: a field has the wrong type: {error}")
     return error
+
+
+def _raised_by_a_section(error: TypeError) -> bool:
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_code.co_name == "__post_init__"
 
 
 def _sections() -> Iterator[type]:

@@ -1,6 +1,5 @@
 """Plans a run without training it: `python -m jaxload.plan --config FILE`."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from jaxload.report import print_plan
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m jaxload.plan", description=__doc__)
+    parser = command.make_parser("jaxload.plan", __doc__)
     command.add_config_arguments(parser)
     parser.add_argument(
         "--replicas", type=int, default=1, metavar="R", help="devices to plan for"
@@ -24,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where the plan is written, as JSON"
     )
-    args, config = command.parse(parser, argv)
+    args, config = command.parse(parser, argv, command.load_config)
     console = Console()
     manifest = open_dataset(config.data, config.synthetic, console)
     plan = plan_run(config, manifest, num_replicas=args.replicas)

@@ -1,15 +1,12 @@
 """What people look at: the plan as a table, the run as a picture."""
 
+import collections
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("Agg")  # Before pyplot: a run has no screen.
-
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
@@ -56,11 +53,12 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 def draw_figure(rows: Sequence[StepMetrics], path: Path) -> None:
     """Draws loss by step and step time by bucket."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    _draw_loss(left, rows)
-    _draw_step_time(right, rows)
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    if rows:
+        _draw_loss(left, rows)
+        _draw_step_time(right, rows)
     figure.savefig(path, dpi=120)
-    plt.close(figure)
 
 
 def _draw_loss(axes: Axes, rows: Sequence[StepMetrics]) -> None:
@@ -78,14 +76,14 @@ def _draw_loss(axes: Axes, rows: Sequence[StepMetrics]) -> None:
 
 
 def _draw_step_time(axes: Axes, rows: Sequence[StepMetrics]) -> None:
-    # The first step of a process also pays for what it touches first.
     tokens = {row.bucket: row.tokens for row in rows}
     batches = {row.bucket: row.batch for row in rows}
-    labels = sorted(tokens, key=lambda label: (tokens[label] / batches[label], label))
-    labels = labels[:_MAX_LABELS]
+    counts = collections.Counter(row.bucket for row in rows)
+    shown = [label for label, _ in counts.most_common(_MAX_LABELS)]
+    labels = sorted(shown, key=lambda label: (tokens[label] / batches[label], label))
+    more = f", {len(counts) - len(labels)} rarer ones left out"
     times = [
-        [1e3 * row.seconds for row in rows[1:] if row.bucket == label]
-        for label in labels
+        [1e3 * row.seconds for row in rows if row.bucket == label] for label in labels
     ]
     axes.boxplot(
         times,
@@ -96,5 +94,8 @@ def _draw_step_time(axes: Axes, rows: Sequence[StepMetrics]) -> None:
     names = [f"{label}  x{batches[label]}" for label in labels]
     axes.set_yticks(range(1, len(labels) + 1), names, fontsize=8)
     axes.set_xlim(left=0)
-    axes.set(xlabel="ms per step", title="Step time by bucket (shape x batch)")
+    axes.set(
+        xlabel="ms per step",
+        title="Step time by bucket" + (more if len(counts) > len(labels) else ""),
+    )
     axes.spines[["top", "right"]].set_visible(False)

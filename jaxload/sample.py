@@ -1,22 +1,20 @@
 """Draws a clip from a trained model: `python -m jaxload.sample --workdir DIR`."""
 
-import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from jaxload import command
-from jaxload import config as config_lib
+from jaxload.errors import InputError
 from jaxload.training.run import sample
 from jaxload.training.workdir import WorkDir
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jaxload.sample", description=__doc__
-    )
+    parser = command.make_parser("jaxload.sample", __doc__)
     parser.add_argument(
         "--workdir",
         type=Path,
@@ -25,18 +23,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="a run; its newest checkpoint is used",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="a GIF; DIR/sample.gif by default"
+        "--out",
+        type=Path,
+        metavar="FILE.gif",
+        help="named for the caption and put into DIR by default",
     )
     command.add_set_argument(parser)
-    args = parser.parse_args(argv)
-    workdir = WorkDir(args.workdir)
-    config = workdir.read_config()
+    args, config = command.parse(
+        parser, argv, lambda args: WorkDir(args.workdir).read_config()
+    )
     for assignment in args.set:
-        config = config_lib.override(config, assignment)
+        if not assignment.startswith("sample."):
+            raise InputError(
+                f"--set {assignment}: expected a field of the section sample; the "
+                "rest is that of the trained model"
+            )
+    words = re.findall(r"\w+", config.sample.caption.lower())
+    name = "-".join([*words, str(config.sample.seed)])
+    out = args.out or args.workdir / f"{name}.gif"
+    if out.suffix != ".gif" or not out.parent.is_dir():
+        raise InputError(f"--out {out}: expected a .gif in a directory that exists")
     console = Console()
-    out = args.out or workdir.sample
-    sample(config, workdir, out, console)
-    console.print(f"{config.sample.caption!r}: {out}", highlight=False, soft_wrap=True)
+    sample(config, WorkDir(args.workdir), out, console)
+    console.print(f"{out}", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -7,15 +7,14 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload import command
+from jaxload.config import Config
 from jaxload.training.run import train
 from jaxload.training.workdir import WorkDir, claim_workdir
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jaxload.train", description=__doc__
-    )
+    parser = command.make_parser("jaxload.train", __doc__)
     command.add_config_arguments(parser)
     parser.add_argument(
         "--workdir",
@@ -24,25 +23,38 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="where the run is written; runs/NAME for configs/NAME.py",
     )
     parser.add_argument(
-        "--resume", action="store_true", help="continue from the newest checkpoint"
+        "--resume",
+        action="store_true",
+        help="continue from the newest checkpoint; --config may be left out",
     )
-    args, config = command.parse(parser, argv)
+    args, config = command.parse(parser, argv, _load_config)
     console = Console()
-    path = args.workdir or Path("runs") / args.config.stem
-    workdir = claim_workdir(path, config, resume=args.resume)
-    if workdir.is_finished(config):
-        console.print(
-            f"{path} already holds this run, finished; nothing was done again",
-            highlight=False,
-            soft_wrap=True,
-        )
-    else:
-        train(config, workdir, console)
-    _print_results(workdir, console)
+    path = _workdir_path(args)
+    with claim_workdir(path, config, resume=args.resume) as workdir:
+        if workdir.is_finished(config):
+            console.print(
+                f"{path} already holds this run, finished; nothing was done again",
+                highlight=False,
+                soft_wrap=True,
+            )
+        else:
+            train(config, workdir, console)
+    _print_results(workdir, config, console)
     return 0
 
 
-def _print_results(workdir: WorkDir, console: Console) -> None:
+def _workdir_path(args: argparse.Namespace) -> Path:
+    return args.workdir or Path("runs") / (args.config or command.DEMO).stem
+
+
+def _load_config(args: argparse.Namespace) -> Config:
+    workdir = WorkDir(_workdir_path(args))
+    if args.resume and args.config is None and workdir.config.exists():
+        return workdir.read_config()
+    return command.load_config(args)
+
+
+def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:
     files = {
         "config": workdir.config,
         "plan": workdir.plan,
@@ -53,13 +65,13 @@ def _print_results(workdir: WorkDir, console: Console) -> None:
     }
     for name, path in files.items():
         console.print(f"  {name:12} {path}", highlight=False, soft_wrap=True)
+    longer = 2 * config.train.num_steps
     console.print(
-        "next: draw another sample with\n"
+        "next: draw another sample, or train on:\n"
         f"  python -m jaxload.sample --workdir {workdir.path} "
-        '--set sample.caption="a large blue circle moving up on a grey background"\n'
-        "or train on with\n"
-        f"  python -m jaxload.train --config CONFIG --workdir {workdir.path} --resume "
-        "--set train.num_steps=N",
+        '--set sample.caption="a small blue square moving up on a grey background"\n'
+        f"  python -m jaxload.train --workdir {workdir.path} --resume "
+        f"--set train.num_steps={longer}",
         highlight=False,
         soft_wrap=True,
     )

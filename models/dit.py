@@ -12,13 +12,18 @@ from jaxload.models.embeddings import rotary_angles, rotate, timestep_embedding
 from jaxload.ops import attention, layer_norm_modulate
 
 # Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
-# D model width, N heads, K head width, T text tokens, E text width, M modulations.
+# D model width, I MLP width, N heads, K head width, T text tokens, E text width,
+# M modulations, R rotations: half of K.
 
 PATCH = 2
 """Latent rows and columns that one token covers; one frame deep."""
 
 NUM_MODULATIONS = 6
 """Shift, scale and gate, for attention and for the MLP."""
+
+
+TIME_WIDTH = 256
+"""Cosines and sines that a noise level is embedded in."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,16 +55,16 @@ class DiTConfig:
     """Type of activations and matmuls; parameters are kept in float32."""
 
     def __post_init__(self):
-        for name in ("width", "depth", "num_heads", "mlp_width", "text_dim"):
-            if getattr(self, name) <= 0:
-                raise InputError(
-                    f"model.{name}={getattr(self, name)}: expected a positive number"
-                )
-        if self.width % self.num_heads or (self.width // self.num_heads) % 2:
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, int) and value < 1:
+                raise InputError(f"model.{field.name}={value}: expected 1 or more")
+        # Six: a pair of channels to rotate along each of frames, height and width.
+        if self.width % (2 * self.num_heads) or self.head_width < 6:
             raise InputError(
                 f"model.width={self.width} with num_heads={self.num_heads}: expected "
-                "heads of an even width; choose a width that is a multiple of "
-                f"{2 * self.num_heads}"
+                "heads of an even width of 6 or more; choose a width that is a "
+                f"multiple of {2 * self.num_heads}, from {6 * self.num_heads} on"
             )
 
     @property
@@ -80,12 +85,12 @@ class SelfAttention(nnx.Module):
         self.out = nnx.Linear(config.width, config.width, dtype=dtype, rngs=rngs)
 
     def __call__(
-        self, x_BSD: Float[Array, "b s d"], angles_SK: Float[Array, "s half_k"]
+        self, x_BSD: Float[Array, "b s d"], angles_SR: Float[Array, "s r"]
     ) -> Float[Array, "b s d"]:
         b, s, d = x_BSD.shape
         qkv = self.qkv(x_BSD).reshape(b, s, 3, self.num_heads, d // self.num_heads)
-        q_BSNK = rotate(self.q_norm(qkv[:, :, 0]), angles_SK)
-        k_BSNK = rotate(self.k_norm(qkv[:, :, 1]), angles_SK)
+        q_BSNK = rotate(self.q_norm(qkv[:, :, 0]), angles_SR)
+        k_BSNK = rotate(self.k_norm(qkv[:, :, 1]), angles_SR)
         return self.out(attention(q_BSNK, k_BSNK, qkv[:, :, 2]).reshape(b, s, d))
 
 
@@ -138,20 +143,20 @@ class DiTBlock(nnx.Module):
         x_BSD: Float[Array, "b s d"],
         time_BMD: Float[Array, "b m d"],
         text_BTD: Float[Array, "b t d"],
-        angles_SK: Float[Array, "s half_k"],
+        angles_SR: Float[Array, "s r"],
     ) -> Float[Array, "b s d"]:
         modulation_BMD = time_BMD + self.modulation[None]
         shift1, scale1, gate1, shift2, scale2, gate2 = (
             modulation_BMD[:, i] for i in range(NUM_MODULATIONS)
         )
 
-        h_BSD = self.attn(layer_norm_modulate(x_BSD, scale1, shift1), angles_SK)
+        h_BSD = self.attn(layer_norm_modulate(x_BSD, scale1, shift1), angles_SR)
         x_BSD = x_BSD + gate1.astype(x_BSD.dtype)[:, None] * h_BSD
 
         x_BSD = x_BSD + self.text_attn(self.text_norm(x_BSD), text_BTD)
 
-        h_BSM = self.mlp_in(layer_norm_modulate(x_BSD, scale2, shift2))
-        h_BSD = self.mlp_out(nnx.gelu(h_BSM))
+        h_BSI = self.mlp_in(layer_norm_modulate(x_BSD, scale2, shift2))
+        h_BSD = self.mlp_out(nnx.gelu(h_BSI))
         return x_BSD + gate2.astype(x_BSD.dtype)[:, None] * h_BSD
 
 
@@ -166,7 +171,7 @@ class DiT(nnx.Module):
         self.patch_in = nnx.Linear(patch_width, width, dtype=dtype, rngs=rngs)
         # The conditioning path stays in float32: it is small, and its error would
         # reach every token of every block.
-        self.time_in = nnx.Linear(256, width, rngs=rngs)
+        self.time_in = nnx.Linear(TIME_WIDTH, width, rngs=rngs)
         self.time_out = nnx.Linear(width, width, rngs=rngs)
         self.time_to_blocks = nnx.Linear(
             width, NUM_MODULATIONS * width, kernel_init=zeros, rngs=rngs
@@ -191,16 +196,16 @@ class DiT(nnx.Module):
 
         x_BSD = self.patch_in(_to_patches(latent_BFHWC.astype(dtype)))
         time_BD = self.time_out(
-            nnx.silu(self.time_in(timestep_embedding(sigma_B, 256)))
+            nnx.silu(self.time_in(timestep_embedding(sigma_B, TIME_WIDTH)))
         )
         time_BMD = self.time_to_blocks(nnx.silu(time_BD)).reshape(
             b, NUM_MODULATIONS, -1
         )
         text_BTD = self.text_out(nnx.gelu(self.text_in(text_BTE.astype(dtype))))
-        angles_SK = rotary_angles(grid, self.config.head_width)
+        angles_SR = rotary_angles(grid, self.config.head_width)
 
         def run_block(x_BSD, block: DiTBlock):
-            return block(x_BSD, time_BMD, text_BTD, angles_SK)
+            return block(x_BSD, time_BMD, text_BTD, angles_SR)
 
         # One block is traced and compiled, however many there are.
         scan = nnx.scan(run_block, in_axes=(nnx.Carry, 0), out_axes=nnx.Carry)

@@ -17,9 +17,7 @@ def timestep_embedding(
     return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
 
 
-def rotary_angles(
-    grid: tuple[int, int, int], head_width: int
-) -> Float[Array, "s half_k"]:
+def rotary_angles(grid: tuple[int, int, int], head_width: int) -> Float[Array, "s r"]:
     """Rotation angles of every token of a (frames, rows, columns) grid.
 
     Each head spends about a third of its pairs of channels on each axis, with frames
@@ -41,11 +39,11 @@ def rotary_angles(
 
 
 def rotate(
-    x_BSNK: Float[Array, "b s n k"], angles_SK: Float[Array, "s half_k"]
+    x_BSNK: Float[Array, "b s n k"], angles_SR: Float[Array, "s r"]
 ) -> Float[Array, "b s n k"]:
     """Rotates neighbouring pairs of channels by the tokens' angles."""
-    cos = jnp.cos(angles_SK)[None, :, None].astype(x_BSNK.dtype)
-    sin = jnp.sin(angles_SK)[None, :, None].astype(x_BSNK.dtype)
+    cos = jnp.cos(angles_SR)[None, :, None].astype(x_BSNK.dtype)
+    sin = jnp.sin(angles_SR)[None, :, None].astype(x_BSNK.dtype)
     even, odd = x_BSNK[..., 0::2], x_BSNK[..., 1::2]
     rotated = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
     return rotated.reshape(x_BSNK.shape)

@@ -67,6 +67,9 @@ def test_override_reads_the_fields_type(debug_config: Config, assignment, expect
         ("trian.num_steps=3", r"no field 'trian': Config has .*did you mean 'train'\?"),
         ("train.num_steps=many", r"train.num_steps=many: expected int"),
         ("train.num_steps=1.5", r"train.num_steps=1.5: expected int"),
+        ("optimizer.learning_rate=nan", r"learning_rate=nan: expected float"),
+        ("sample.seed=3000000000", r"sample.seed=3000000000: expected 0 to"),
+        ("sample.shape=2x4", r"sample.shape: shape '2x4': expected FxHxW"),
         ("train.num_steps=0", r"train.num_steps=0: expected 1 or more"),
         ("balance.rule=best", r"expected equal-token \| dual \| dual-cost"),
         ("train.num_steps", r"expected section.field=value"),
@@ -89,6 +92,8 @@ def test_override_of_an_absent_section(debug_config: Config):
     ("source", "message"),
     [
         ("x = 1\n", r"expected a function get_config\(\)"),
+        ("get_config = 3\n", r"expected a function get_config\(\)"),
+        ("def get_config(:\n", r"mine.py: line 1: invalid syntax; correct the file"),
         ("def get_config():\n    return 3\n", r"to return a Config, got int"),
     ],
 )
@@ -102,6 +107,7 @@ def test_load_explains_what_is_wrong(tmp_path: Path, source, message):
 BAD_SECTIONS = {
     "TrainConfig(num_stepz=3)": "no field 'num_stepz': TrainConfig has num_steps,",
     "TrainConfig(num_step=3)": "did you mean 'num_steps'?",
+    "TrainConfig(num_steps='3')": "a field has the wrong type: '<' not supported",
     "TrainConfig()": "missing 1 required keyword-only argument: 'num_steps'",
     "dataclasses.replace(debug, train=TrainConfig(num_steps=3.5))": (
         "train.num_steps=3.5: expected int"

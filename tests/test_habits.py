@@ -1,5 +1,6 @@
 """The project's habits: format, lint and types; a wheel that imports alone."""
 
+import re
 import subprocess
 import sys
 import sysconfig
@@ -84,4 +85,14 @@ def test_the_wheel_imports_in_a_clean_environment(root: Path, tmp_path: Path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert "defaults of demo.py" in result.stdout
+    assert "train.num_steps (int) = " in result.stdout
+
+
+def test_links_in_the_docs_lead_somewhere(root: Path):
+    pages = [*root.glob("*.md"), *root.glob("docs/*.md")]
+    for page in pages:
+        text = page.read_text()
+        for target in re.findall(r"\]\(([^)#]+)\)", text):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+        assert not re.search(r"^[A-Z_]{4,}$", text, re.M), f"{page.name}: placeholder"

@@ -36,6 +36,7 @@ def test_the_table_shows_buckets_and_what_was_dropped():
 def row(step: int, bucket: str) -> StepMetrics:
     return StepMetrics(
         step=step,
+        epoch=step / 10,
         loss=2.0 / (step + 1),
         learning_rate=1e-3,
         grad_norm=1.0,

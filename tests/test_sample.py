@@ -1,4 +1,4 @@
-"""Tests of `python -m jaxload.sample` and `python -m jaxload.plan`."""
+"""Tests of `python -m jaxload.sample`."""
 
 import json
 from pathlib import Path
@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jaxload import plan as plan_command
 from jaxload import sample as sample_command
 from jaxload import train as train_command
+from jaxload.config import Config
 from jaxload.errors import InputError
+from jaxload.training.workdir import WorkDir
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +62,23 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path):
         sample_command.main(["--workdir", str(tmp_path)])
 
 
-def test_plan_prints_and_writes(tmp_path: Path, root: Path, capsys):
-    arguments = ["--config", str(root / "configs" / "debug.py"), "--replicas", "3"]
-    arguments += ["--set", f"data.path={tmp_path / 'data'}"]
-    assert plan_command.main([*arguments, "--out", str(tmp_path / "plan.json")]) == 0
-    assert "Catalogue for 3 replica(s)" in capsys.readouterr().out
-    assert json.loads((tmp_path / "plan.json").read_text())["num_replicas"] == 3
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--set", "model.width=64"], "expected a field of the section sample"),
+        (["--out", "/no/such/place/a.gif"], "in a directory that exists"),
+        (["--out", "a.txt"], r"expected a \.gif"),
+    ],
+)
+def test_refuses_what_cannot_be_drawn(
+    tmp_path: Path, debug_config: Config, args, message
+):
+    WorkDir(tmp_path).begin(debug_config)
+    with pytest.raises(InputError, match=message):
+        sample_command.main(["--workdir", str(tmp_path), *args])
+
+
+def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, debug_config: Config):
+    WorkDir(tmp_path).begin(debug_config)
+    with pytest.raises(InputError, match="expected a checkpoint, found none"):
+        sample_command.main(["--workdir", str(tmp_path)])

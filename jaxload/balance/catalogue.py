@@ -98,6 +98,8 @@ def choose_catalogue(
     Content is tokens times samples. The result depends on the counts alone, not on
     their order, so every process of a job computes the same one.
     """
+    if num_replicas < 1:
+        raise InputError(f"{num_replicas} replicas: expected 1 or more")
     if not counts:
         raise InputError("no sample to plan for: expected a data set with at least one")
     dropped = []

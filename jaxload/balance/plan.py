@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from jaxload.balance.catalogue import (
     BalanceConfig,
@@ -62,7 +63,7 @@ def make_plan(
 
 
 def to_json(plan: Plan) -> str:
-    """Writes a plan as text; `from_json` reads it back to an equal plan."""
+    """Writes a plan as text; `from_dict` makes an equal plan of what it says."""
     content = {
         "format": _FORMAT,
         "dataset": plan.dataset,
@@ -76,15 +77,14 @@ def to_json(plan: Plan) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def from_json(text: str, *, name: str) -> Plan:
+def from_dict(content: Mapping[str, Any], *, name: str) -> Plan:
     """Reads a plan; `name` says in an error message which one it was."""
+    if content.get("format") != _FORMAT:
+        raise InputError(
+            f"{name}: expected plan format {_FORMAT}, got {content.get('format')!r}; "
+            "plan again with this version"
+        )
     try:
-        content = json.loads(text)
-        if content["format"] != _FORMAT:
-            raise InputError(
-                f"{name}: expected plan format {_FORMAT}, got {content['format']!r}; "
-                "plan again with this version"
-            )
         return Plan(
             catalogue=Catalogue(
                 buckets=tuple(Bucket(**_fields(row)) for row in content["buckets"]),
@@ -95,7 +95,7 @@ def from_json(text: str, *, name: str) -> Plan:
             num_replicas=content["num_replicas"],
             dataset=content["dataset"],
         )
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{name}: not a plan ({error!r}); plan again") from error
 
 

@@ -9,6 +9,7 @@ the step by arithmetic, so any step can be asked for first, on any host.
 
 import bisect
 import dataclasses
+import functools
 
 import numpy as np
 from grain.experimental import index_shuffle
@@ -88,12 +89,10 @@ class Schedule:
         place = index_shuffle(
             micro_step - start,
             max_index=ends[-1] - 1,
-            seed=self._shuffle_seed(len(self.buckets), epoch),
+            seed=_shuffle_seed(self.seed, len(self.buckets), epoch),
             rounds=_SHUFFLE_ROUNDS,
         )
         index = bisect.bisect_right(ends, place)
-        # Groups of a bucket are used in the order of its stream; which one of the
-        # shuffled places came first does not matter, as the stream itself is shuffled.
         return index, after[index] - (ends[index] - place)
 
     def _member(self, index: int, position: int) -> int:
@@ -102,7 +101,7 @@ class Schedule:
         return index_shuffle(
             offset,
             max_index=self.buckets[index].num_samples - 1,
-            seed=self._shuffle_seed(index, lap),
+            seed=_shuffle_seed(self.seed, index, lap),
             rounds=_SHUFFLE_ROUNDS,
         )
 
@@ -124,7 +123,9 @@ class Schedule:
         """Full groups that a bucket's stream holds in its first `epoch` passes."""
         return epoch * bucket.num_samples // (bucket.batch * self.num_replicas)
 
-    def _shuffle_seed(self, stream: int, lap: int) -> int:
-        """A 32-bit seed of its own for each stream and each pass over it."""
-        sequence = np.random.SeedSequence([self.seed, stream, lap])
-        return int(sequence.generate_state(1)[0])
+
+@functools.lru_cache(maxsize=4096)
+def _shuffle_seed(seed: int, stream: int, lap: int) -> int:
+    """A 32-bit seed of its own for each stream and each pass over it."""
+    sequence = np.random.SeedSequence([seed, stream, lap])
+    return int(sequence.generate_state(1)[0])

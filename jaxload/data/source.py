@@ -64,7 +64,7 @@ class MicroBatchSource:
         self._replicas = tuple(replicas)
         self._num_micro_steps = num_micro_steps
         self._num_text_tokens = num_text_tokens
-        self._records = grain.sources.ArrayRecordDataSource(manifest.shard_paths())
+        self._records = _open_shards(manifest)
         rows_by_shape = manifest.rows_by_shape()
         self._rows = [rows_by_shape[bucket.shape] for bucket in schedule.buckets]
 
@@ -110,6 +110,16 @@ class MicroBatchSource:
                 f"{self._manifest.locate(row)}: cannot be read ({error}); copy the "
                 "shard again or prepare the data set again"
             ) from error
+
+
+def _open_shards(manifest: Manifest) -> grain.sources.ArrayRecordDataSource:
+    try:
+        return grain.sources.ArrayRecordDataSource(manifest.shard_paths())
+    except RuntimeError as error:
+        raise InputError(
+            f"data set {manifest.directory}: a shard cannot be opened ({error}); copy "
+            "it again or prepare the data set again"
+        ) from error
 
 
 def micro_batches(

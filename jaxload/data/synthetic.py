@@ -38,6 +38,8 @@ class SyntheticConfig:
                 f"synthetic.num_samples={self.num_samples}: expected at least one for "
                 f"each of {len(self.clips)} sizes"
             )
+        if self.seed < 0:
+            raise InputError(f"synthetic.seed={self.seed}: expected 0 or more")
         if not self.clips:
             raise InputError(
                 "synthetic.clips is empty: expected sizes such as 17x64x64"

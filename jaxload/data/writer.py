@@ -7,7 +7,7 @@ from pathlib import Path
 
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from jaxload.data.manifest import Entry, Shard, write_manifest
+from jaxload.data.manifest import Entry, Shard, shard_digest, write_manifest
 from jaxload.errors import InputError
 
 # One record a group: a reader then decompresses only the record it was asked for.
@@ -38,6 +38,10 @@ def write_dataset(
         entries, shards = _write_shards(partial, samples, samples_per_shard)
         write_manifest(partial, entries, shards, fingerprint)
         partial.rename(directory)
+    except OSError:
+        if not directory.exists():
+            raise
+        # Another process was faster; readers check that it wrote what they want.
     finally:
         shutil.rmtree(partial, ignore_errors=True)  # Only there if something failed.
 
@@ -52,9 +56,13 @@ def _write_shards(
     def close() -> None:
         if writer is not None:
             writer.close()
-            size = path.stat().st_size
             shards.append(
-                Shard(name=path.name, num_records=num_records, num_bytes=size)
+                Shard(
+                    name=path.name,
+                    num_records=num_records,
+                    num_bytes=path.stat().st_size,
+                    digest=shard_digest(path),
+                )
             )
 
     for entry, record in samples:

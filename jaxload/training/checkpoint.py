@@ -39,8 +39,11 @@ class Checkpoints:
         )
         return TrainState(**tree)
 
-    def close(self) -> None:
-        """Waits until everything is written."""
+    def __enter__(self) -> "Checkpoints":
+        return self
+
+    def __exit__(self, *_):
+        # However the run ends: a checkpoint that was begun is work that was done.
         self._manager.wait_until_finished()
         self._manager.close()
 

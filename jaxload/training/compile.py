@@ -1,7 +1,9 @@
 """Compiles every program before the first step, and notices if one comes later."""
 
 import concurrent.futures
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import jax
 from jax.stages import Compiled, Lowered
@@ -20,14 +22,24 @@ def compile_ahead(
     XLA compiles outside of Python's lock, so threads are enough.
     """
 
-    def work(name: str) -> Compiled:
-        compiled = lowerings[name]().compile()
-        on_done(name)
-        return compiled
+    def work(name: str) -> tuple[str, Compiled]:
+        return name, lowerings[name]().compile()
 
+    compiled = {}
     with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
-        futures = {name: pool.submit(work, name) for name in lowerings}
-        return {name: future.result() for name, future in futures.items()}
+        futures = [pool.submit(work, name) for name in lowerings]
+        for future in concurrent.futures.as_completed(futures):
+            name, program = future.result()
+            compiled[name] = program
+            on_done(name)
+    return compiled
+
+
+def enable_compile_cache(directory: Path) -> None:
+    """Keeps compiled programs in a directory, unless the user named one to JAX."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        jax.config.update("jax_compilation_cache_dir", str(directory))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 class CompileCounter:

@@ -15,6 +15,9 @@ Velocity = Callable[[Array, Array, Array], Array]
 """(latent, sigma, text) -> velocity: a model that is called."""
 
 
+_NOISE_STREAM = 1_000_003  # Apart from the keys that parameters are drawn from.
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FlowConfig:
     """Noise levels and conditioning of the training loss."""
@@ -50,7 +53,8 @@ def sample_keys(
     Keyed by what is trained and not by where it lies, so that noise is the same for any
     batch size, replica or host that a sample lands on.
     """
-    step_key = jax.random.fold_in(jax.random.key(seed), step)
+    noise_key = jax.random.fold_in(jax.random.key(seed), _NOISE_STREAM)
+    step_key = jax.random.fold_in(noise_key, step)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, ids_B)
 
 
@@ -78,11 +82,11 @@ def flow_matching_loss(
         noise_keys
     )
     sigma_B = jax.vmap(lambda key: _draw_sigma(key, config))(sigma_keys)
-    dropped_B = jax.vmap(lambda key: jax.random.uniform(key))(drop_keys)
+    draw_B = jax.vmap(lambda key: jax.random.uniform(key))(drop_keys)
 
     s = sigma_B[:, None, None, None, None]
     noisy_BFHWC = (1.0 - s) * latent_BFHWC + s * noise_BFHWC
-    kept_B = dropped_B >= config.caption_dropout
+    kept_B = draw_B >= config.caption_dropout
     text_BTE = jnp.where(kept_B[:, None, None], text_BTE, jnp.zeros_like(text_BTE))
     error = velocity(noisy_BFHWC, sigma_B, text_BTE) - (noise_BFHWC - latent_BFHWC)
     return jnp.mean(jnp.square(error), axis=(1, 2, 3, 4))

@@ -4,9 +4,9 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
-from jax.stages import Compiled
 
 from jaxload.balance.schedule import Schedule
 from jaxload.errors import InputError
@@ -52,10 +52,11 @@ class TrainConfig:
 class Programs:
     """Everything that runs on devices during training, compiled."""
 
-    micro_steps: Sequence[Compiled]
-    """One for each bucket of the catalogue."""
+    micro_steps: Sequence[Callable[..., Any]]
+    """One for each bucket of the catalogue: (state, sums, batch) -> sums."""
 
-    update: Compiled
+    update: Callable[..., Any]
+    """(state, sums) -> state, empty sums, scalars."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,8 @@ def fit(
 ) -> TrainState:
     """Trains from step `start` to the end and returns the last state."""
     clock = _StepClock(schedule, on_step)
-    with CompileCounter() as compiles:
+    # Every transfer is one that was asked for, and every compile is behind us.
+    with jax.transfer_guard("disallow"), CompileCounter() as compiles:
         allowed = None
         for step in range(start, config.num_steps):
             data_wait = 0.0
@@ -138,16 +140,18 @@ class _StepClock:
         buckets = [
             self._schedule.buckets[i] for i in self._schedule.step_buckets(running.step)
         ]
-        if not math.isfinite(scalars["loss"]):
-            raise FloatingPointError(
-                f"loss is {scalars['loss']} at step {running.step} (bucket "
-                f"{' + '.join(map(str, buckets))}); the last checkpoint is from before "
-                "it. Lower optimizer.learning_rate and resume"
-            )
+        for name in ("loss", "grad_norm"):
+            if not math.isfinite(scalars[name]):
+                raise InputError(
+                    f"step {running.step} (bucket {' + '.join(map(str, buckets))}): "
+                    f"{name} is {scalars[name]}; train in another --workdir with a "
+                    "lower optimizer.learning_rate or a longer warm-up"
+                )
         replicas = self._schedule.num_replicas
         self._on_step(
             StepMetrics(
                 step=running.step,
+                epoch=self._schedule.epoch(running.step + 1),
                 loss=float(scalars["loss"]),
                 learning_rate=float(scalars["learning_rate"]),
                 grad_norm=float(scalars["grad_norm"]),

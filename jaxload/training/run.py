@@ -1,7 +1,7 @@
 """A training run from config to picture, phase by phase."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import grain
@@ -28,7 +28,7 @@ from jaxload.planning import check_plan, plan_run
 from jaxload.progress import phase
 from jaxload.report import draw_figure, print_plan
 from jaxload.training.checkpoint import Checkpoints
-from jaxload.training.compile import compile_ahead
+from jaxload.training.compile import compile_ahead, enable_compile_cache
 from jaxload.training.loop import fit
 from jaxload.training.programs import (
     INIT,
@@ -46,53 +46,47 @@ from jaxload.training.telemetry import (
     StepMetrics,
     read_metrics,
 )
-from jaxload.training.workdir import WorkDir
+from jaxload.training.workdir import WorkDir, read_json
 
 _DEVICE_PREFETCH = 2  # Micro-batches that lie on the devices ahead of their use.
 _MAX_COMPILE_THREADS = 8  # Each may take gigabytes for a large model.
+_TEXT_ENCODER = HashedNgramEncoder.name
 _FPS = 8
 _ENLARGE = 4
 
 
 def train(config: Config, workdir: WorkDir, console: Console) -> None:
     """Trains from the newest checkpoint, or from the start, to the last step."""
-    # --- Data and plan ---
+    # --- Data and plan: all that can be wrong with the input is found here ---
     manifest = open_dataset(config.data, config.synthetic, console)
     _check_model_fits(config, manifest)
     mesh = replica_mesh()
     plan = _settle_plan(config, manifest, mesh, workdir)
+    rows = read_metrics(workdir.metrics)
+    workdir.begin(config)
+    write_atomically(workdir.plan, plan_lib.to_json(plan))
     print_plan(plan, console)
 
     # --- Programs: after this, nothing is compiled any more ---
     trainer = make_trainer(config)
     compiled = _compile(config, plan, mesh, trainer, workdir, console)
 
-    # --- State ---
-    checkpoints = Checkpoints(workdir.checkpoints, keep=config.train.keep_checkpoints)
-    state, sums = compiled[INIT]()
-    start = checkpoints.latest_step() or 0
-    if start:
-        state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
-        console.print(f"resuming at step {start}", highlight=False)
-
-    # --- Loop ---
-    schedule = Schedule(
-        buckets=plan.buckets,
-        seed=config.train.seed,
-        num_replicas=mesh.size,
-        accumulate=config.train.accumulate,
-    )
-    num_steps = config.train.num_steps
-    line = ProgressLine(
-        console, start=start, num_steps=num_steps, every=config.train.log_every
-    )
-
-    def report(row: StepMetrics) -> None:
-        metrics.append(row)
-        line.update(row)
-
-    with MetricsFile(workdir.metrics, start=start) as metrics, line:
-        with jax.transfer_guard("disallow"):  # Every transfer is one we asked for.
+    # --- State and loop ---
+    with Checkpoints(
+        workdir.checkpoints, keep=config.train.keep_checkpoints
+    ) as checkpoints:
+        state, sums = compiled[INIT]()
+        start = checkpoints.latest_step() or 0
+        if start:
+            state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
+            console.print(f"resuming at step {start}", highlight=False)
+        schedule = Schedule(
+            buckets=plan.buckets,
+            seed=config.train.seed,
+            num_replicas=mesh.size,
+            accumulate=config.train.accumulate,
+        )
+        with _Reporter(config, workdir, console, rows, start) as reporter:
             state = fit(
                 state,
                 sums,
@@ -102,38 +96,81 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
                 programs=training_programs(compiled, plan),
                 schedule=schedule,
                 checkpoints=checkpoints,
-                on_step=report,
+                on_step=reporter,
             )
-        checkpoints.close()
 
     # --- What people look at ---
     _draw_sample(config, compiled[SAMPLE], state, mesh, workdir.sample)
     draw_figure(read_metrics(workdir.metrics), workdir.figure)
+    workdir.mark_finished(config)
 
 
 def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> None:
     """Draws the config's sample from the newest checkpoint of a run."""
     mesh = replica_mesh()
     trainer = make_trainer(config)
-    state = abstract_state(config, trainer, mesh)
+    like = abstract_state(config, trainer, mesh)
+    with Checkpoints(
+        workdir.checkpoints, keep=config.train.keep_checkpoints
+    ) as checkpoints:
+        step = checkpoints.latest_step()
+        if step is None:
+            raise InputError(
+                f"work directory {workdir.path}: expected a checkpoint, found none; "
+                "train the run further first"
+            )
+        state = checkpoints.restore(step, like)
+    enable_compile_cache(workdir.compile_cache)
     with phase(console, "compiling", 1) as advance:
-        sampler = lower_sampler(config, trainer, state.params, mesh).compile()
+        sampler = lower_sampler(config, trainer, like.params, mesh).compile()
         advance()
-    checkpoints = Checkpoints(workdir.checkpoints, keep=config.train.keep_checkpoints)
-    step = checkpoints.latest_step()
-    if step is None:
-        raise InputError(
-            f"work directory {workdir.path}: expected a checkpoint, found none; train "
-            "the run further first"
-        )
-    state = checkpoints.restore(step, state)
-    checkpoints.close()
     _draw_sample(config, sampler, state, mesh, path)
 
 
+class _Reporter:
+    """Tells of each step, in the metrics file and on screen."""
+
+    def __init__(
+        self,
+        config: Config,
+        workdir: WorkDir,
+        console: Console,
+        rows: Sequence[StepMetrics],
+        start: int,
+    ):
+        # Steps after the checkpoint are run again, and written again.
+        kept = [row for row in rows if row.step < start]
+        self._metrics = MetricsFile(workdir.metrics, kept)
+        self._line = ProgressLine(
+            console,
+            start=start,
+            num_steps=config.train.num_steps,
+            every=config.train.log_every,
+        )
+
+    def __enter__(self) -> "_Reporter":
+        self._line.__enter__()
+        return self
+
+    def __exit__(self, *exception):
+        self._line.__exit__(*exception)
+        self._metrics.close()
+
+    def __call__(self, row: StepMetrics) -> None:
+        self._metrics.append(row)
+        self._line.update(row)
+
+
 def _check_model_fits(config: Config, manifest: Manifest) -> None:
+    for field, known in (("codec", list(CODECS)), ("text_encoder", [_TEXT_ENCODER])):
+        found = manifest.fingerprint.get(field)
+        if found not in known:
+            raise InputError(
+                f"data set {manifest.directory}: made with {field} {found!r}, expected "
+                f"one of {known}; prepare it with one of these"
+            )
     for field in ("text_dim", "channels"):
-        found, wanted = manifest.fingerprint[field], getattr(config.model, field)
+        found, wanted = manifest.fingerprint.get(field), getattr(config.model, field)
         if found != wanted:
             raise InputError(
                 f"model.{field}={wanted}: data set {manifest.directory} was made with "
@@ -146,12 +183,10 @@ def _settle_plan(
 ) -> Plan:
     """The plan that a resumed run already has, or a new one."""
     if workdir.plan.exists():
-        plan = plan_lib.from_json(workdir.plan.read_text(), name=str(workdir.plan))
+        plan = plan_lib.from_dict(read_json(workdir.plan), name=str(workdir.plan))
         check_plan(plan, manifest, num_replicas=mesh.size)
         return plan
-    plan = plan_run(config, manifest, num_replicas=mesh.size)
-    write_atomically(workdir.plan, plan_lib.to_json(plan))
-    return plan
+    return plan_run(config, manifest, num_replicas=mesh.size)
 
 
 def _compile(
@@ -162,8 +197,7 @@ def _compile(
     workdir: WorkDir,
     console: Console,
 ) -> dict[str, Compiled]:
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        jax.config.update("jax_compilation_cache_dir", str(workdir.compile_cache))
+    enable_compile_cache(workdir.compile_cache)
     named = lowerings(config, plan, mesh, trainer)
     with phase(console, "compiling", len(named)) as advance:
         return compile_ahead(

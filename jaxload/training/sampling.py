@@ -34,7 +34,12 @@ class SampleConfig:
     """Of the noise that the sample starts from."""
 
     def __post_init__(self):
-        Shape.parse(self.shape)
+        try:
+            Shape.parse(self.shape)
+        except InputError as error:
+            raise InputError(f"sample.shape: {error}") from error
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"sample.seed={self.seed}: expected 0 to 2^31 - 1")
         if self.num_steps < 1:
             raise InputError(f"sample.num_steps={self.num_steps}: expected 1 or more")
 

@@ -3,11 +3,13 @@
 import collections
 import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from jaxload.errors import InputError
 from jaxload.files import write_atomically
 
 _RECENT_STEPS = 50
@@ -18,6 +20,9 @@ class StepMetrics:
     """One object of `metrics.jsonl`."""
 
     step: int
+    epoch: float
+    """Passes over the data that are done after the step."""
+
     loss: float
     learning_rate: float
     grad_norm: float
@@ -40,12 +45,8 @@ class StepMetrics:
 class MetricsFile:
     """Appends rows to `metrics.jsonl`, each one a line that is flushed at once."""
 
-    def __init__(self, path: Path, *, start: int):
-        """Keeps the rows before step `start`, and drops what a killed run wrote after.
-
-        Those steps will be run again; the last line may also be torn.
-        """
-        kept = [row for row in read_metrics(path) if row.step < start]
+    def __init__(self, path: Path, kept: Sequence[StepMetrics]):
+        """Starts the file with the rows that are kept of an earlier part of the run."""
         write_atomically(path, "".join(_line(row) for row in kept))
         self._file = path.open("a")
 
@@ -54,19 +55,28 @@ class MetricsFile:
         self._file.write(_line(row))
         self._file.flush()
 
-    def __enter__(self) -> "MetricsFile":
-        return self
-
-    def __exit__(self, *_):
+    def close(self) -> None:
+        """Closes the file."""
         self._file.close()
 
 
 def read_metrics(path: Path) -> list[StepMetrics]:
-    """Reads the rows of a metrics file; a last line without its end is left out."""
+    """Reads the rows of a metrics file; a last line that was torn off is left out."""
     if not path.exists():
         return []
-    lines = path.read_text().splitlines(keepends=True)
-    return [StepMetrics(**json.loads(line)) for line in lines if line.endswith("\n")]
+    rows = []
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            rows.append(StepMetrics(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"{path}, line {number}: not a row of metrics ({error}); remove the "
+                "line, or choose another --workdir"
+            ) from error
+    return rows
 
 
 def _line(row: StepMetrics) -> str:
@@ -117,7 +127,7 @@ class ProgressLine:
         per_step = seconds / len(self._recent)
         left = round(per_step * (self._num_steps - row.step - 1))
         return (
-            f"step {row.step + 1}/{self._num_steps}  "
+            f"step {row.step + 1}/{self._num_steps}  epoch {row.epoch:.1f}  "
             f"{left // 60}m{left % 60:02d}s left  loss {row.loss:.4f}  "
             f"lr {row.learning_rate:.1e}  grad {row.grad_norm:.2f}  "
             f"{per_step:.3f} s/step  {tokens / seconds:,.0f} tokens/s"

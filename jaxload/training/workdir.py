@@ -1,18 +1,22 @@
 """The work directory of a run: what lies where, and which run may use it."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.files import write_atomically
-from jaxload.training.telemetry import read_metrics
 
 # What may change between the start of a run and its resume: nothing that a step depends
-# on, so that the losses of the longer run begin with those of the shorter.
+# on, so that the losses of the longer run begin with those of the shorter. The data set
+# may move: the plan knows which one it must be.
 _CHANGEABLE = (
+    "data.path",
     "data.num_threads",
     "data.num_prefetch",
     "train.num_steps",
@@ -35,7 +39,7 @@ class WorkDir:
 
     @property
     def config(self) -> Path:
-        """The resolved config."""
+        """The resolved config; a directory that has one holds a run."""
         return self.path / "config.json"
 
     @property
@@ -55,7 +59,7 @@ class WorkDir:
 
     @property
     def compile_cache(self) -> Path:
-        """XLA's compiled programs, so that a resume compiles nothing."""
+        """XLA's compiled programs, so that a resume need not compile them again."""
         return self.path / "compile_cache"
 
     @property
@@ -68,10 +72,28 @@ class WorkDir:
         """Loss, and step time by bucket."""
         return self.path / "training.png"
 
+    @property
+    def finished(self) -> Path:
+        """Written last, with the number of steps; removed when a run is extended."""
+        return self.path / "finished.json"
+
     def is_finished(self, config: Config) -> bool:
-        """Whether the run of this config is here, with its last file written."""
-        num_rows = len(read_metrics(self.metrics))
-        return self.figure.exists() and num_rows >= config.train.num_steps
+        """Whether a run of this many steps, or more, is here with all its files."""
+        if not self.finished.exists():
+            return False
+        return read_json(self.finished)["num_steps"] >= config.train.num_steps
+
+    def mark_finished(self, config: Config) -> None:
+        """Says that every file of the run is written."""
+        write_atomically(
+            self.finished, json.dumps({"num_steps": config.train.num_steps}) + "\n"
+        )
+
+    def begin(self, config: Config) -> None:
+        """Makes the directory hold this run."""
+        self.finished.unlink(missing_ok=True)
+        text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
+        write_atomically(self.config, text)
 
     def read_config(self) -> Config:
         """The config of the run that this directory holds."""
@@ -81,34 +103,56 @@ class WorkDir:
                 f"{self.config.name}; train one first, or check --workdir"
             )
         try:
-            return config_lib.from_dict(json.loads(self.config.read_text()))
-        except json.JSONDecodeError as error:
-            raise InputError(f"{self.config}: not JSON ({error})") from error
+            return config_lib.from_dict(read_json(self.config))
+        except InputError as error:
+            raise InputError(f"{self.config}: {error}") from error
 
 
-def claim_workdir(path: Path, config: Config, *, resume: bool) -> WorkDir:
-    """Takes a work directory for a run, or says why it cannot be had.
+def read_json(path: Path) -> dict:
+    """Reads a JSON object that one of our commands wrote."""
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:  # Not UTF-8, or not JSON.
+        raise InputError(
+            f"{path}: not JSON ({error}); restore the file, or choose another --workdir"
+        ) from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a JSON object, got {content!r}")
+    return content
 
-    Nothing that is there is touched, but for the config of a run that is resumed.
+
+@contextlib.contextmanager
+def claim_workdir(path: Path, config: Config, *, resume: bool) -> Iterator[WorkDir]:
+    """Holds a work directory for a run, or says why it cannot be had.
+
+    Nothing that is there is touched. Another process is refused until this one ends,
+    however it ends.
     """
     workdir = WorkDir(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if workdir.config.exists():
-            _check_same_run(workdir, config, resume=resume)
-        elif any(path.iterdir()):
-            raise InputError(
-                f"work directory {path}: is not empty and holds no run; choose another "
-                "--workdir"
-            )
+        lock = (path / ".lock").open("w")
     except OSError as error:
         raise InputError(
             f"work directory {path}: cannot be written ({error.strerror}); choose "
             "another --workdir"
         ) from error
-    text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
-    write_atomically(workdir.config, text)
-    return workdir
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"work directory {path}: is in use by another process; wait for it to "
+                "end, or choose another --workdir"
+            ) from error
+        if workdir.config.exists():
+            _check_same_run(workdir, config, resume=resume)
+        elif any(not entry.name.startswith(".") for entry in path.iterdir()):
+            raise InputError(
+                f"work directory {path}: is not empty and holds no run; choose another "
+                "--workdir"
+            )
+        yield workdir
 
 
 def _check_same_run(workdir: WorkDir, config: Config, *, resume: bool) -> None:

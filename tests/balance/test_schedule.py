@@ -71,16 +71,37 @@ def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
 
 
 @settings(max_examples=50, deadline=None)
-@given(settings_of_schedules(), st.integers(0, 500))
-def test_a_step_does_not_depend_on_having_asked_for_others(options, step):
-    schedule = make_schedule(**options)
-    asked_alone = schedule.micro_batches(step, 0)
-    for other in range(max(0, step - 3), step):
-        schedule.micro_batches(other, 0)
-    again = schedule.micro_batches(step, 0)
-    for one, two in zip(asked_alone, again, strict=True):
-        assert one.bucket == two.bucket
-        np.testing.assert_array_equal(one.members, two.members)
+@given(settings_of_schedules())
+def test_agrees_with_a_simulation_that_remembers(options):
+    """Streams, groups and epochs kept by hand, one epoch after the other."""
+    schedule = make_schedule(**(options | {"accumulate": 1}))
+    held = [0] * len(schedule.buckets)  # Samples of each stream not yet in a group.
+    used = [0] * len(schedule.buckets)  # Groups of each stream that were run.
+    step = 0
+    for _ in range(3):
+        expected: list[tuple[int, tuple[int, ...]]] = []
+        for index, bucket in enumerate(schedule.buckets):
+            group = bucket.batch * schedule.num_replicas
+            held[index] += bucket.num_samples
+            while held[index] >= group:
+                held[index] -= group
+                first = used[index] * group
+                members = [
+                    schedule._member(index, position)
+                    for position in range(first, first + group)
+                ]
+                used[index] += 1
+                expected.append((index, tuple(members)))
+        got = []
+        for _ in expected:
+            micro = [
+                schedule.micro_batch(step, replica)
+                for replica in range(schedule.num_replicas)
+            ]
+            members = np.concatenate([m.members for m in micro])
+            got.append((micro[0].bucket, tuple(members.tolist())))
+            step += 1
+        assert sorted(got) == sorted(expected)
 
 
 @settings(max_examples=50, deadline=None)

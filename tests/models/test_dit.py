@@ -129,9 +129,11 @@ def test_patches_round_trip():
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("depth", 0, r"model.depth=0: expected a positive number"),
+        ("depth", 0, r"model.depth=0: expected 1 or more"),
         ("num_heads", 3, r"model.width=32 with num_heads=3: .* multiple of 6"),
         ("width", 30, r"model.width=30 with num_heads=2: .* multiple of 4"),
+        ("width", 8, r"model.width=8 with num_heads=2: .* from 12 on"),
+        ("num_text_tokens", -1, r"model.num_text_tokens=-1: expected 1 or more"),
     ],
 )
 def test_rejects_sizes_that_do_not_fit(field, value, message):

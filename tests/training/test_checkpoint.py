@@ -22,18 +22,20 @@ def state(debug_config: Config) -> TrainState:
     return jax.device_put(state, replicated(replica_mesh()))
 
 
+def latest(directory: Path) -> int | None:
+    with Checkpoints(directory, keep=2) as checkpoints:
+        return checkpoints.latest_step()
+
+
 def test_round_trip_bit_for_bit(
     debug_config: Config, state: TrainState, tmp_path: Path
 ):
-    checkpoints = Checkpoints(tmp_path, keep=2)
-    checkpoints.save(7, state)
-    checkpoints.close()
-    again = Checkpoints(tmp_path, keep=2)
-    assert again.latest_step() == 7
-    trainer = make_trainer(debug_config)
-    like = abstract_state(debug_config, trainer, replica_mesh())
-    restored = again.restore(7, like)
-    again.close()
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(7, state)
+    assert latest(tmp_path) == 7
+    like = abstract_state(debug_config, make_trainer(debug_config), replica_mesh())
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        restored = checkpoints.restore(7, like)
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     for one, two in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
         np.testing.assert_array_equal(one, two)
@@ -41,26 +43,33 @@ def test_round_trip_bit_for_bit(
 
 
 def test_keeps_the_newest(state: TrainState, tmp_path: Path):
-    checkpoints = Checkpoints(tmp_path, keep=2)
-    for step in (1, 2, 3):
-        checkpoints.save(step, state)
-    checkpoints.close()
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for step in (1, 2, 3):
+            checkpoints.save(step, state)
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["2", "3"]
+
+
+def test_an_error_does_not_lose_the_checkpoint_being_written(
+    state: TrainState, tmp_path: Path
+):
+    def save_and_fail() -> None:
+        with Checkpoints(tmp_path, keep=2) as checkpoints:
+            checkpoints.save(5, state)
+            raise RuntimeError("something else")
+
+    with pytest.raises(RuntimeError, match="something else"):
+        save_and_fail()
+    assert latest(tmp_path) == 5
 
 
 def test_a_checkpoint_that_was_not_finished_does_not_count(
     state: TrainState, tmp_path: Path
 ):
-    checkpoints = Checkpoints(tmp_path, keep=2)
-    checkpoints.save(1, state)
-    checkpoints.close()
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, state)
     (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
-    again = Checkpoints(tmp_path, keep=2)
-    assert again.latest_step() == 1
-    again.close()
+    assert latest(tmp_path) == 1
 
 
 def test_nothing_saved_is_nothing_to_resume(tmp_path: Path):
-    checkpoints = Checkpoints(tmp_path, keep=1)
-    assert checkpoints.latest_step() is None
-    checkpoints.close()
+    assert latest(tmp_path) is None

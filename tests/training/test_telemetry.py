@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from jaxload.errors import InputError
 from jaxload.training.telemetry import (
     MetricsFile,
     ProgressLine,
@@ -18,6 +19,7 @@ from jaxload.training.telemetry import (
 def row(step: int) -> StepMetrics:
     return StepMetrics(
         step=step,
+        epoch=step / 10,
         loss=1.0 / (step + 1),
         learning_rate=1e-3,
         grad_norm=0.5,
@@ -30,9 +32,11 @@ def row(step: int) -> StepMetrics:
 
 
 def write(path: Path, steps: range, *, start: int) -> None:
-    with MetricsFile(path, start=start) as metrics:
-        for step in steps:
-            metrics.append(row(step))
+    kept = [row for row in read_metrics(path) if row.step < start]
+    metrics = MetricsFile(path, kept)
+    for step in steps:
+        metrics.append(row(step))
+    metrics.close()
 
 
 def test_one_object_a_line(tmp_path: Path):
@@ -94,3 +98,11 @@ def test_reading_what_is_not_there_yet(tmp_path: Path, num_rows):
     if num_rows:
         write(path, range(num_rows), start=0)
     assert len(read_metrics(path)) == num_rows
+
+
+def test_a_garbled_line_is_named(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    write(path, range(2), start=0)
+    path.write_text(path.read_text() + "garbage\n")
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 3: not a row"):
+        read_metrics(path)

@@ -1,0 +1,326 @@
+"""BUILD and MODULE.bazel: they agree with the project, and Bazel builds from them.
+
+The first tests need no Bazel: they run both files as Python, of which Starlark is a
+part, with functions that only note their arguments. The last ones need a Bazel that
+has rules of its own, such as Debian's bazel-bootstrap; the repositories that BUILD
+loads are then stand-ins, made here of those rules and of what is installed.
+"""
+
+import ast
+import collections
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax.ffi
+import nanobind
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+# These check the checkout; Bazel does not run them.
+NOT_IN_BAZEL = {"tests/test_bazel.py", "tests/test_habits.py"}
+
+
+class Calls(collections.defaultdict[str, list[dict[str, Any]]]):
+    """The arguments of the calls in a Starlark file, by function."""
+
+    def __init__(self):
+        super().__init__(list)
+
+    def note(self, function: str) -> Callable[..., None]:
+        return lambda *args, **kwargs: self[function].append({"args": args, **kwargs})
+
+    def run(self, path: Path, names: dict[str, Any]):
+        tree = ast.parse(path.read_text(), str(path))
+        for node in tree.body:
+            assert isinstance(node, ast.Assign | ast.Expr), ast.unparse(node)
+        assert not any(isinstance(node, ast.JoinedStr) for node in ast.walk(tree))
+        exec(compile(tree, str(path), "exec"), names)
+
+
+def build_file(root: Path = ROOT) -> Calls:
+    """Runs BUILD; of a `select`, all branches count."""
+    calls = Calls()
+
+    def find(include: list[str], exclude=(), allow_empty=False) -> list[str]:
+        paths = {
+            path
+            for pattern in include
+            for path in glob.glob(pattern, root_dir=root, recursive=True)
+        }
+        assert paths or allow_empty, f"glob({include}) finds nothing"
+        assert paths.issuperset(exclude), f"glob({include}) finds not all of {exclude}"
+        return sorted(paths.difference(exclude))
+
+    def load(label: str, *functions: str):
+        calls.note("load")(label)
+        names.update((function, calls.note(function)) for function in functions)
+
+    names: dict[str, Any] = {
+        "config_setting": calls.note("config_setting"),
+        "glob": find,
+        "load": load,
+        "select": lambda branches: [x for branch in branches.values() for x in branch],
+    }
+    calls.run(root / "BUILD", names)
+    return calls
+
+
+def module_file() -> Calls:
+    """Runs MODULE.bazel; the tags of an extension count as functions."""
+    calls = Calls()
+
+    class Extension:
+        def __init__(self, label: str, name: str):
+            calls.note(name)(label)
+
+        def __getattr__(self, tag: str) -> Callable[..., None]:
+            return calls.note(tag)
+
+    names = {name: calls.note(name) for name in ("bazel_dep", "module", "use_repo")}
+    calls.run(ROOT / "MODULE.bazel", {"use_extension": Extension, **names})
+    return calls
+
+
+def targets(build: Calls) -> list[dict[str, Any]]:
+    return [call for calls in build.values() for call in calls if "name" in call]
+
+
+def labels(build: Calls) -> set[str]:
+    """What BUILD refers to."""
+    found = {call["args"][0] for call in build["load"]}
+    for target in targets(build):
+        for attribute in ("srcs", "hdrs", "data", "deps"):
+            found.update(target.get(attribute, ()))
+    return found
+
+
+def package(requirement: str) -> str:
+    """A package's name in the hub, from `@pypi//name`, `name>=1` or `name==1 ; ...`."""
+    name = re.split(r"[^\w.-]", requirement.removeprefix("@pypi//"))[0]
+    return name.lower().replace("-", "_")
+
+
+def packages(build: Calls) -> set[str]:
+    return {package(label) for label in labels(build) if label.startswith("@pypi//")}
+
+
+def test_build_refers_to_what_exists():
+    build, module = build_file(), module_file()
+    names = [target["name"] for target in targets(build)]
+    assert len(names) == len(set(names))
+    repositories = {dep["name"] for dep in module["bazel_dep"]}
+    repositories.update(*(call["args"][1:] for call in module["use_repo"]))
+    for label in labels(build):
+        if label.startswith("@"):
+            assert label[1:].split("//")[0] in repositories, label
+        else:
+            name = label.removeprefix(":")
+            assert name in names or (ROOT / name).is_file(), label
+
+
+def test_module_refers_to_what_exists():
+    build, module = build_file(), module_file()
+    (parse,) = module["parse"]
+    (modification,) = module["whl_mods"]
+    assert module["module"][0]["version"] == PROJECT["version"]
+
+    lock = ROOT / parse["requirements_lock"].removeprefix("//:")
+    assert packages(build) <= {package(line) for line in lock.read_text().splitlines()}
+
+    (alias,) = parse["extra_hub_aliases"][modification["whl_name"]]
+    assert f"@pypi//{modification['whl_name']}:{alias}" in labels(build)
+    include = Path(jax.ffi.include_dir()).relative_to(sysconfig.get_path("purelib"))
+    content = modification["additive_build_content"]
+    assert f'name = "{alias}"' in content
+    assert f'includes = ["site-packages/{include}"]' in content
+
+
+def test_build_has_the_dependencies_of_pyproject():
+    (library,) = build_file()["py_library"]
+    expected = {package(requirement) for requirement in PROJECT["dependencies"]}
+    assert {package(label) for label in library["deps"]} == expected
+
+
+def test_build_has_every_source_once():
+    build = build_file()
+    (library,) = build["py_library"]
+    folders = ("configs", "jaxload", "models")
+    modules = [path for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    found = [(ROOT / path).resolve() for path in library["srcs"]]
+    assert sorted(found) == sorted(modules)
+
+    rules = ("cc_binary", "cc_library", "cuda_library")
+    compiled = [path for x in rules for target in build[x] for path in target["srcs"]]
+    cmake = (ROOT / "ffi" / "CMakeLists.txt").read_text()
+    named = [f"ffi/{name}" for name in re.findall(r"[\w.]+\.(?:cc|cu)\b", cmake)]
+    assert sorted(compiled) == sorted(named)
+
+    tests = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py")}
+    assert tests - {f"{test['name']}.py" for test in build["py_test"]} == NOT_IN_BAZEL
+
+
+def test_build_links_a_cuda_source(tmp_path: Path):
+    for name in ("BUILD", "configs", "jaxload", "models", "tests"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(ROOT / "ffi", tmp_path / "ffi")
+    (tmp_path / "ffi" / "of_a_test.cu").touch()
+    build = build_file(tmp_path)
+    (library,) = build["cuda_library"]
+    assert "ffi/of_a_test.cu" in library["srcs"]
+    assert f":{library['name']}" in labels(build)
+
+
+# With Bazel.
+
+PY_TEST = """\
+def py_test(name, srcs, main_module, **kwargs):
+    main = name + ".main.py"
+    run = "import runpy; runpy.run_module('%s', None, '__main__', True)" % main_module
+    native.genrule(name = name + ".main", outs = [main], cmd = 'echo "%s" > $@' % run)
+    native.py_test(name = name, srcs = srcs + [main], main = main, **kwargs)
+"""
+
+# Nothing that a machine without CUDA builds depends on it.
+CUDA_LIBRARY = """\
+def cuda_library(name, srcs, **kwargs):
+    native.filegroup(name = name, srcs = srcs)
+"""
+
+NANOBIND = """\
+cc_library(
+    name = "nanobind",
+    srcs = ["src/nb_combined.cpp"],
+    hdrs = glob(["include/**/*.h", "python/**/*.h"]),
+    copts = ["-fno-strict-aliasing"],
+    includes = ["include", "python", "robin_map"],
+    textual_hdrs = glob(["robin_map/**/*.h", "src/*"]),
+    visibility = ["//visibility:public"],
+)
+"""
+
+XLA_FFI = """\
+cc_library(
+    name = "xla_ffi",
+    hdrs = glob(["include/**/*.h"]),
+    includes = ["include"],
+    visibility = ["//visibility:public"],
+)
+"""
+
+
+def write_stand_ins(root: Path):
+    """Writes the repositories that BUILD and this Bazel's own files load."""
+
+    def write(path: str, text: str):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+        (root / path).with_name("BUILD").touch()
+
+    def export(path: str, *rules: str):
+        write(path, "".join(f"{rule} = native.{rule}\n" for rule in rules))
+
+    def declare(path: str, rule: str, *names: str):
+        attributes = 'visibility = ["//visibility:public"]'
+        write(path, "".join(f'{rule}(name = "{x}", {attributes})\n' for x in names))
+
+    cc_rules = ("cc_binary", "cc_import", "cc_library", "cc_test")
+    cc_toolchains = ("cc_toolchain", "cc_toolchain_suite")
+    java_rules = ("java_import", "java_runtime", "java_toolchain")
+    coverage = ("coverage_output_generator", "coverage_report_generator")
+    export("rules_cc/cc/cc_binary.bzl", "cc_binary")
+    export("rules_cc/cc/cc_library.bzl", "cc_library")
+    export("rules_cc/cc/defs.bzl", *cc_rules, *cc_toolchains)
+    export("rules_java/java/defs.bzl", *java_rules)
+    export("rules_python/python/py_library.bzl", "py_library")
+    write("rules_python/python/py_test.bzl", PY_TEST)
+    write("rules_cuda/cuda/defs.bzl", CUDA_LIBRARY)
+    declare("remote_coverage_tools/BUILD", "filegroup", *coverage)
+
+    source = Path(nanobind.source_dir())
+    write("nanobind/BUILD", NANOBIND)
+    (root / "nanobind/include").symlink_to(nanobind.include_dir())
+    (root / "nanobind/python").symlink_to(sysconfig.get_path("include"))
+    (root / "nanobind/robin_map").symlink_to(source.parent / "ext/robin_map/include")
+    (root / "nanobind/src").symlink_to(source)
+
+    for name in packages(build_file()):
+        declare(f"pypi/{name}/BUILD", "py_library", name)
+    with (root / "pypi/jaxlib/BUILD").open("a") as file:
+        file.write(XLA_FFI)
+    (root / "pypi/jaxlib/include").symlink_to(jax.ffi.include_dir())
+
+    for repository in root.iterdir():
+        (repository / "WORKSPACE").touch()
+
+
+@pytest.fixture(scope="module")
+def bazel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Runs a command of Bazel in a copy of the project, and returns what it prints."""
+    program = shutil.which("bazel")
+    if program is None:
+        pytest.skip("bazel is not installed")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True)
+    if re.search(r"bazel ([7-9]|\d\d)\.", version.stdout):
+        pytest.skip("this Bazel reads MODULE.bazel: run `bazel test //...` instead")
+
+    root = tmp_path_factory.mktemp("bazel")
+    project, repositories, path = root / "project", root / "repositories", root / "bin"
+    for name in ("configs", "ffi", "jaxload", "models", "tests"):
+        shutil.copytree(ROOT / name, project / name, symlinks=True)
+    for name in (".bazelignore", "BUILD", "pyproject.toml"):
+        shutil.copy(ROOT / name, project)
+    # In place of MODULE.bazel, and of the settings for it.
+    (project / "WORKSPACE").touch()
+    settings = (ROOT / ".bazelrc").read_text()
+    (project / ".bazelrc").write_text(re.sub(r"(?m)^common .*", "", settings))
+    write_stand_ins(repositories)
+    # Not this environment's Python, which would find the package in the checkout.
+    path.mkdir()
+    (path / "python3").symlink_to(Path(sys.executable).resolve())
+    env = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
+
+    start = [program, "--batch", f"--output_user_root={root / 'output'}"]
+    stand_ins = [f"--override_repository={x.name}={x}" for x in repositories.iterdir()]
+
+    def run(command: str, *args: str) -> str:
+        result = subprocess.run(
+            [*start, command, *stand_ins, *args],
+            cwd=project,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    return run
+
+
+@pytest.mark.slow
+def test_bazel_finds_the_same_targets(bazel: Callable[..., str]):
+    build = build_file()
+    (library,) = build["py_library"]
+    tests = bazel("query", "tests(//...)").split()
+    assert sorted(tests) == sorted(f"//:{test['name']}" for test in build["py_test"])
+    sources = bazel("query", "labels(srcs, //:jaxload)").split()
+    assert sorted(sources) == sorted(f"//:{path}" for path in library["srcs"])
+
+
+@pytest.mark.slow
+def test_bazel_builds_the_extension_and_runs_its_tests(bazel: Callable[..., str]):
+    # They are told to require the kernels, and find them among Bazel's outputs.
+    python_path = f"--test_env=PYTHONPATH={sysconfig.get_path('purelib')}"
+    printed = bazel("test", "--jobs=2", python_path, "//:tests/ops/test_ffi")
+    assert re.search(r"//:tests/ops/test_ffi +PASSED", printed)
