@@ -34,9 +34,11 @@ def print_plan(plan: Plan, console: Console) -> None:
         )
     console.print(table)
     budget = plan.config
+    longest = max(bucket.shape.tokens for bucket in plan.buckets)
     console.print(
-        f"budget: {budget.max_tokens:,} tokens, rule {budget.rule}; "
-        f"cost: {plan.cost_model.source}",
+        f"budgets: {budget.max_tokens:,} tokens in memory, the compute of one sequence "
+        f"of {budget.max_compute_tokens or longest:,}; rule {budget.rule}, cost "
+        f"{plan.cost_model.source}",
         highlight=False,
         soft_wrap=True,
     )
