@@ -48,6 +48,7 @@ clean: ## Removes .venv and everything that was built; runs/ and datasets/ stay.
 .venv/.deps: requirements.lock
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else \
 	  f"make: expected Python 3.11 or newer, got {v[0]}.{v[1]}; set PYTHON=/path/to/python3.11")'
+	@echo "making .venv from requirements.lock: a minute or two, once"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@touch $@

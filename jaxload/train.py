@@ -1,6 +1,7 @@
 """Trains a model: `python -m jaxload.train --config FILE --workdir DIR`."""
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,12 +66,15 @@ def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:
     }
     for name, path in files.items():
         console.print(f"  {name:12} {path}", highlight=False, soft_wrap=True)
+    python = Path(sys.executable)
+    if python.is_relative_to(Path.cwd()):  # Such as .venv/bin/python.
+        python = python.relative_to(Path.cwd())
     longer = 2 * config.train.num_steps
     console.print(
         "next: draw another sample, or train on:\n"
-        f"  python -m jaxload.sample --workdir {workdir.path} "
+        f"  {python} -m jaxload.sample --workdir {workdir.path} "
         '--set sample.caption="a small blue square moving up on a grey background"\n'
-        f"  python -m jaxload.train --workdir {workdir.path} --resume "
+        f"  {python} -m jaxload.train --workdir {workdir.path} --resume "
         f"--set train.num_steps={longer}",
         highlight=False,
         soft_wrap=True,
