@@ -54,7 +54,7 @@ def epoch_members(schedule: Schedule, start: int, stop: int):
     return counts
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(settings_of_schedules())
 def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
     num_epochs = 3
@@ -70,7 +70,7 @@ def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
         assert set(seen.tolist()) <= {num_epochs - 1, num_epochs}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(settings_of_schedules())
 def test_agrees_with_a_simulation_that_remembers(options):
     """Streams, groups and epochs kept by hand, one epoch after the other."""
@@ -104,7 +104,7 @@ def test_agrees_with_a_simulation_that_remembers(options):
         assert sorted(got) == sorted(expected)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(settings_of_schedules(), st.integers(0, 100))
 def test_lockstep_every_replica_runs_the_same_bucket(options, step):
     schedule = make_schedule(**options)
@@ -135,6 +135,13 @@ def test_epochs_are_shuffled_differently():
     assert sorted(epochs[0]) == list(range(50))
     assert epochs[0] != epochs[1] != epochs[2]
     assert epochs[0] != sorted(epochs[0])
+
+
+def test_groups_are_put_together_anew_in_every_epoch():
+    schedule = make_schedule([(25, 50)])
+    groups = [frozenset(schedule.micro_batch(i, 0).members.tolist()) for i in range(4)]
+    assert groups[0] | groups[1] == groups[2] | groups[3] == set(range(50))
+    assert {groups[0], groups[1]} != {groups[2], groups[3]}
 
 
 def test_seeds_give_different_orders():
