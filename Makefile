@@ -6,30 +6,39 @@ ARGS ?=
 BIN := .venv/bin
 SHELL := /bin/bash
 
+# Kernels that `make test` needs: without them, and without the tools that check them,
+# it fails. With cuda, it gets the tools first: nvcc if there is none, and XLA for a GPU
+# that is not there (150 MB).
+REQUIRE ?= cpu
+
+CPP := $(wildcard $(addprefix ffi/,*.h *.cc *.cu) $(addprefix tests/cuda_emulation/,*.h *.cc))
+
 .DEFAULT_GOAL := help
-.PHONY: help setup train test lint format bench wheel lock clean
+.PHONY: help setup cuda train test lint format bench wheel lock clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: .venv/.package ## Makes .venv from the lock file and builds the FFI extension.
 
+cuda: .venv/.cuda ## Builds the CUDA kernels too, with nvcc from PyPI if there is none.
+
 train: setup ## Trains the demo into runs/demo; ARGS=--resume continues a stopped run.
 	$(BIN)/python -m jaxload.train --config configs/demo.py --workdir runs/demo $(ARGS)
 
-test: setup ## Runs every test; ARGS="-m 'not slow'" leaves out the slow ones.
-	JAXLOAD_REQUIRE_KERNELS=cpu $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+test: setup $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ## Runs every test; ARGS="-m 'not slow'" leaves out the slow ones.
+	JAXLOAD_REQUIRE_KERNELS=$(REQUIRE) $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: setup ## Checks format, lint and types of Python and C++.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run --Werror $(wildcard ffi/*.h ffi/*.cc)
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
 	$(BIN)/pyright --warnings
 
 format: setup ## Formats Python and C++.
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(wildcard ffi/*.h ffi/*.cc)
+	$(BIN)/clang-format -i $(CPP)
 
 bench: setup ## Runs the benchmarks; each prints ratios from one run.
 	$(BIN)/python -m benchmarks.layer_norm_modulate $(ARGS)
@@ -41,6 +50,8 @@ wheel: setup ## Builds a wheel into dist/.
 lock: setup ## Resolves the newest versions that work together into requirements.lock.
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade \
 	  --group dev --no-header --no-annotate pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-deps \
+	  --group cuda --no-header --no-annotate -o requirements-cuda.lock
 
 clean: ## Removes .venv and everything that was built; runs/ and datasets/ stay.
 	rm -rf .venv build dist
@@ -50,11 +61,33 @@ clean: ## Removes .venv and everything that was built; runs/ and datasets/ stay.
 	  f"make: expected Python 3.11 or newer, got {v[0]}.{v[1]}; set PYTHON=/path/to/python3.11")'
 	@echo "making .venv from requirements.lock: a minute or two, once"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(pip_install) -r requirements.lock
 	@touch $@
 
+pip_install = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+# nvcc of the machine or, from PyPI, of .venv. Looked for when a recipe runs.
+NVCC = $(firstword $(shell command -v nvcc) $(wildcard .venv/nvcc/nvidia/cu13/bin/nvcc))
+
 # Editable: Python files are used in place; the extension is built again when ffi/ changes.
+install_package = CMAKE_GENERATOR=Ninja CUDACXX="$(abspath $(NVCC))" PATH="$(CURDIR)/$(BIN):$$PATH" \
+  $(pip_install) --no-deps --no-build-isolation $(1) --editable .
+
 .venv/.package: .venv/.deps pyproject.toml $(wildcard ffi/*)
-	CMAKE_GENERATOR=Ninja PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet \
-	  --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	$(call install_package)
+	@touch $@
+
+.venv/.nvcc: .venv/.deps requirements-cuda.lock
+	$(if $(shell command -v nvcc),,$(pip_install) --no-deps --target .venv/nvcc -c requirements-cuda.lock \
+	  nvidia-cuda-cccl nvidia-cuda-crt nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-nvvm)
+	@touch $@
+
+.venv/.cuda: .venv/.nvcc .venv/.package
+	$(call install_package,-Ccmake.define.JAXLOAD_CUDA=ON)
+	@touch $@
+
+# Apart from the other packages, because JAX would look for a GPU whenever it starts.
+.venv/.h100: .venv/.deps requirements-cuda.lock
+	$(pip_install) --no-deps --target .venv/h100 -c requirements-cuda.lock \
+	  jax-cuda13-pjrt jax-cuda13-plugin
 	@touch $@

@@ -1,18 +1,21 @@
-"""Times layer_norm_modulate against the plain form as XLA compiles it.
+"""Times layer_norm_modulate against XLA's plain form and against an elementwise map.
 
     python -m benchmarks.layer_norm_modulate [--json]
 
-A ratio above one means that ours is faster.
+The map reads and writes as many arrays of the size of x: forward one and one, backward
+two and one. It shows what the memory of the machine allows.
 """
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,126 +29,303 @@ from jaxload.ops.layer_norm_modulate import (
 )
 from jaxload.testing import assert_trees_close
 
-_SHAPES = ((1, 4096, 1536), (8, 512, 1536), (1, 512, 1536), (8, 160, 128))
+_SHAPES = (
+    (1, 32760, 1536),
+    (4, 7800, 1536),
+    (16, 1560, 1536),
+    (1, 8192, 5120),
+    (1, 512, 1536),
+)
 _DTYPES = (jnp.float32, jnp.bfloat16)
 _NUM_ROUNDS = 5
-_SECONDS_PER_RUN = 0.1
-_MIN_TURNS = 4  # The first touches new memory, and must not weigh much.
+_SECONDS_PER_RUN = 0.25
 
-# x [B, S, D], scale and shift [B, D], dy [B, S, D].
-_Inputs = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+# Arrays of the size of x that are read or written at least.
+_NUM_ARRAYS = {"forward": 2, "backward": 3, "forward + backward": 5}
+
+# How many times faster than XLA's plain form, and how near to the map.
+_MIN_SPEEDUP = {"forward": 2.0, "backward": 8.0}
+_MAX_OVER_MAP = 1.5
+
 _Op = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+_Arrays = tuple[jax.Array, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """Arguments of the operation, and the gradient of its result."""
+
+    x: jax.Array  # [B, S, D]
+    scale: jax.Array  # [B, D]
+    shift: jax.Array  # [B, D]
+    dy: jax.Array  # [B, S, D]
+
+    @property
+    def arguments(self) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """All but the gradient."""
+        return self.x, self.scale, self.shift
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """Something to time: a function of constants and of what it returned before."""
+
+    step: Callable[[Any, Any], Any]
+    constants: Any
+    state: Any
+    steps_per_turn: int = 2
+    """Two, so that arrays swap places and are not copied back at the end of a turn;
+    one where XLA would fuse two."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Measurement:
-    """Medians for one shape, dtype and direction."""
+    """Medians for one shape, dtype and direction, in milliseconds."""
 
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     dtype: str
     direction: str
-    ours_us: float
-    plain_us: float
+    ours_ms: float
+    xla_ms: float
+    map_ms: float
+    gb_per_s: float
 
     @property
-    def ratio(self) -> float:
-        """How many times faster ours is."""
-        return self.plain_us / self.ours_us
+    def speedup(self) -> float:
+        """How many times faster than XLA's plain form."""
+        return self.xla_ms / self.ours_ms
+
+    @property
+    def over_map(self) -> float:
+        """How many times longer than the map."""
+        return self.ours_ms / self.map_ms
 
 
-def _make_inputs(shape: tuple[int, int, int], dtype: jnp.dtype) -> _Inputs:
+def _make_inputs(shape: tuple[int, int, int], dtype: jnp.dtype) -> Inputs:
     x_key, scale_key, shift_key, dy_key = jax.random.split(jax.random.key(0), 4)
     batch, tokens, width = shape
-    return (
-        jax.random.normal(x_key, shape, dtype),
-        jax.random.normal(scale_key, (batch, width), dtype),
-        jax.random.normal(shift_key, (batch, width), dtype),
+    return Inputs(
+        x=jax.random.normal(x_key, shape, dtype),
+        # Small, so that values stay where they are over many steps.
+        scale=0.1 * jax.random.normal(scale_key, (batch, width)),
+        shift=0.1 * jax.random.normal(shift_key, (batch, width)),
         # As small as the gradient of an average over tokens: sums over them are then
-        # near one, where the tolerances hold.
-        jax.random.normal(dy_key, shape, dtype) / tokens**0.5,
+        # below one, where the tolerances hold.
+        dy=jax.random.normal(dy_key, shape, dtype) / (4 * tokens**0.5),
     )
 
 
-def _forward(op: _Op, inputs: _Inputs) -> _Inputs:
-    x, scale, shift, dy = inputs
-    return op(x, scale, shift), scale, shift, dy
+# The arms. Each step takes an array of the size of x that the one before returned, so
+# that none can be left out or moved out of the loop. It also returns what it took: two
+# steps then write where the other one reads, and XLA need not allocate, or copy.
 
 
-def _forward_backward(op: _Op, inputs: _Inputs) -> _Inputs:
-    x, scale, shift, dy = inputs
-    y, vjp = jax.vjp(op, x, scale, shift)
-    dx, dscale, dshift = vjp(dy)
-    return dx, dscale, dshift, y
+def _forward(op: _Op, inputs: Inputs) -> Arm:
+    def step(modulation: tuple[jax.Array, jax.Array], state: _Arrays) -> _Arrays:
+        x, _ = state
+        return op(x, *modulation), x
+
+    return Arm(step, (inputs.scale, inputs.shift), (inputs.x, inputs.dy))
 
 
-_DIRECTIONS = {"forward": _forward, "forward + backward": _forward_backward}
+def _backward(vjp: Callable[[Any, jax.Array], _Arrays], constants: Any, inputs: Inputs):
+    def step(constants: Any, state: _Arrays) -> _Arrays:
+        dy, *_ = state
+        dx, dscale, dshift = vjp(constants, dy)
+        return dx, dy, dscale, dshift
+
+    return Arm(step, constants, (inputs.dy, inputs.x, inputs.scale, inputs.shift))
 
 
-def _compile_loop(direction: str, op: _Op, inputs: _Inputs) -> Callable[[int], float]:
-    """Returns a function that times `2 * n` runs of the op, in seconds for all.
+def _our_backward(inputs: Inputs) -> Arm:
+    _, vjp = jax.jit(functools.partial(jax.vjp, layer_norm_modulate))(*inputs.arguments)
+    return _backward(lambda vjp, dy: vjp(dy), vjp, inputs)
 
-    Every run takes the results of the one before, inside of one program: new arrays for
-    each would time page faults. Two runs per turn, so that arrays swap places and are
-    not copied back at the end of a turn.
+
+def _plain_backward(inputs: Inputs) -> Arm:
+    # From x, scale and shift: what it would save otherwise is larger than x.
+    def vjp(arguments: _Arrays, dy: jax.Array) -> _Arrays:
+        return jax.vjp(layer_norm_modulate_reference, *arguments)[1](dy)
+
+    return _backward(vjp, inputs.arguments, inputs)
+
+
+def _forward_backward(op: _Op, inputs: Inputs) -> Arm:
+    def step(modulation: tuple[jax.Array, jax.Array], state: _Arrays) -> _Arrays:
+        x, dy, *_ = state
+        y, vjp = jax.vjp(op, x, *modulation)
+        dx, dscale, dshift = vjp(dy)
+        return dx, y, x, dy, dscale, dshift
+
+    modulation = (inputs.scale, inputs.shift)
+    activations = (inputs.x, inputs.dy)
+    return Arm(step, modulation, (*activations, *activations, *modulation))
+
+
+# In place, which is the best that memory allows.
+
+
+def _forward_map(inputs: Inputs) -> Arm:
+    def step(_: None, x: jax.Array) -> jax.Array:
+        return (0.9 * x.astype(jnp.float32) + 0.1).astype(x.dtype)
+
+    return Arm(step, None, inputs.x, steps_per_turn=1)
+
+
+def _backward_map(inputs: Inputs) -> Arm:
+    def step(x: jax.Array, dy: jax.Array) -> jax.Array:
+        return (0.1 * x.astype(jnp.float32) + 0.9 * dy.astype(jnp.float32)).astype(
+            x.dtype
+        )
+
+    return Arm(step, inputs.x, inputs.dy, steps_per_turn=1)
+
+
+def _arms(direction: str, inputs: Inputs) -> dict[str, Arm]:
+    """Returns our arm and XLA's; the map of both directions is the sum of two."""
+    if direction == "backward":
+        return {"ours": _our_backward(inputs), "xla": _plain_backward(inputs)}
+    arm = {"forward": _forward, "forward + backward": _forward_backward}[direction]
+    return {
+        "ours": arm(layer_norm_modulate, inputs),
+        "xla": arm(layer_norm_modulate_reference, inputs),
+    }
+
+
+# Timing.
+
+
+def _compile_loop(arm: Arm) -> Callable[[int], float]:
+    """Returns a function that runs an arm for some turns, and returns seconds per step.
+
+    All steps are in one program, because on a CPU a new array costs more in page faults
+    than the arithmetic; and each run goes on from the last, in the same memory.
     """
-    step = _DIRECTIONS[direction]
 
-    def two_steps(_: int, state: _Inputs) -> _Inputs:
-        return step(op, step(op, state))
+    @functools.partial(jax.jit, donate_argnums=2)
+    def loop(num_turns: int, constants: Any, state: Any) -> Any:
+        def turn(_: int, state: Any) -> Any:
+            for _ in range(arm.steps_per_turn):
+                state = arm.step(constants, state)
+            return state
 
-    loop = jax.jit(lambda n, state: jax.lax.fori_loop(0, n, two_steps, state))
-    jax.block_until_ready(loop(1, inputs))
+        return jax.lax.fori_loop(0, num_turns, turn, state)
+
+    state = loop(1, arm.constants, jax.tree.map(jnp.copy, arm.state))
 
     def run(num_turns: int) -> float:
+        nonlocal state
+        jax.block_until_ready(state)
         start = time.perf_counter()
-        jax.block_until_ready(loop(num_turns, inputs))
-        return time.perf_counter() - start
+        state = jax.block_until_ready(loop(num_turns, arm.constants, state))
+        seconds = time.perf_counter() - start
+        return seconds / (num_turns * arm.steps_per_turn)
 
     return run
 
 
-def _measure(
-    shape: tuple[int, int, int], dtype: jnp.dtype, direction: str
-) -> Measurement:
-    inputs = _make_inputs(shape, dtype)
-    step = jax.jit(_DIRECTIONS[direction], static_argnums=0)
-    assert_trees_close(
-        step(layer_norm_modulate, inputs), step(layer_norm_modulate_reference, inputs)
-    )
-    arms = {
-        "ours": _compile_loop(direction, layer_norm_modulate, inputs),
-        "plain": _compile_loop(direction, layer_norm_modulate_reference, inputs),
-    }
+def _time(arms: dict[str, Arm]) -> dict[str, float]:
+    """Returns the median milliseconds of a step of each arm."""
+    runs = {name: _compile_loop(arm) for name, arm in arms.items()}
     num_turns = {
-        name: max(_MIN_TURNS, round(_SECONDS_PER_RUN / run(1)))
-        for name, run in arms.items()
+        name: max(1, round(_SECONDS_PER_RUN / (run(1) * arms[name].steps_per_turn)))
+        for name, run in runs.items()
     }
     seconds = {name: [] for name in arms}
-    for _ in range(_NUM_ROUNDS):  # Interleaved: a slow spell of the machine hits both.
-        for name, run in arms.items():
-            seconds[name].append(run(num_turns[name]) / (2 * num_turns[name]))
-    median_us = {name: statistics.median(s) * 1e6 for name, s in seconds.items()}
-    return Measurement(
-        shape=shape,
-        dtype=jnp.dtype(dtype).name,
-        direction=direction,
-        ours_us=median_us["ours"],
-        plain_us=median_us["plain"],
+    for _ in range(_NUM_ROUNDS):  # Interleaved: a slow spell of the machine hits all.
+        for name, run in runs.items():
+            seconds[name].append(run(num_turns[name]))
+    return {name: 1e3 * statistics.median(s) for name, s in seconds.items()}
+
+
+def _check(inputs: Inputs):
+    @functools.partial(jax.jit, static_argnums=0)
+    def value_and_grads(op: _Op, dy: jax.Array, *arguments: jax.Array):
+        y, vjp = jax.vjp(op, *arguments)
+        return y, vjp(dy)
+
+    assert_trees_close(
+        value_and_grads(layer_norm_modulate, inputs.dy, *inputs.arguments),
+        value_and_grads(layer_norm_modulate_reference, inputs.dy, *inputs.arguments),
     )
+
+
+def _measure(inputs: Inputs, direction: str) -> Measurement:
+    maps = {"forward": _forward_map(inputs), "backward": _backward_map(inputs)}
+    maps = {name: arm for name, arm in maps.items() if name in direction}
+    times_ms = _time(_arms(direction, inputs) | maps)
+    num_bytes = _NUM_ARRAYS[direction] * inputs.x.nbytes
+    return Measurement(
+        shape=inputs.x.shape,
+        dtype=inputs.x.dtype.name,
+        direction=direction,
+        ours_ms=times_ms["ours"],
+        xla_ms=times_ms["xla"],
+        map_ms=sum(times_ms[name] for name in maps),
+        gb_per_s=num_bytes / times_ms["ours"] / 1e6,
+    )
+
+
+# Printing.
+
+
+def _means(measurements: Sequence[Measurement], direction: str) -> tuple[float, float]:
+    """Returns the geometric means of speedup and of time over that of the map."""
+    rows = [m for m in measurements if m.direction == direction]
+    return (
+        statistics.geometric_mean(m.speedup for m in rows),
+        statistics.geometric_mean(m.over_map for m in rows),
+    )
+
+
+def _targets(measurements: Sequence[Measurement]) -> dict[str, bool]:
+    """Returns what is asked for, in words, and whether this run has it."""
+    targets = {}
+    for direction, wanted in _MIN_SPEEDUP.items():
+        speedup, over_map = _means(measurements, direction)
+        name = f"{direction}: at least {wanted:g} times as fast as XLA"
+        targets[name] = speedup >= wanted
+        name = f"{direction}: at most {_MAX_OVER_MAP:g} times as long as the map"
+        targets[name] = over_map <= _MAX_OVER_MAP
+    targets["no row slower than XLA"] = all(m.speedup >= 1 for m in measurements)
+    return targets
 
 
 def _print_table(measurements: Sequence[Measurement]):
-    table = Table("shape", "dtype", "direction", "ours us", "plain us", "ratio")
+    titles = ("ours ms", "XLA ms", "map ms", "XLA / ours", "ours / map", "GB/s")
+    table = Table("shape", "dtype", "direction", *titles)
     for column in table.columns[3:]:
         column.justify = "right"
     for m in measurements:
         shape = "x".join(str(size) for size in m.shape)
-        times = (f"{m.ours_us:.0f}", f"{m.plain_us:.0f}", f"{m.ratio:.2f}")
-        table.add_row(shape, m.dtype, m.direction, *times)
-    mean = statistics.geometric_mean(m.ratio for m in measurements)
+        times = [f"{ms:.3g}" for ms in (m.ours_ms, m.xla_ms, m.map_ms)]
+        ratios = (f"{m.speedup:.2f}", f"{m.over_map:.2f}", f"{m.gb_per_s:.1f}")
+        table.add_row(shape, m.dtype, m.direction, *times, *ratios)
     table.add_section()
-    table.add_row("", "", "geometric mean", "", "", f"{mean:.2f}")
-    Console().print(table)
+    for direction in _NUM_ARRAYS:
+        speedup, over_map = _means(measurements, direction)
+        means = (f"{speedup:.2f}", f"{over_map:.2f}")
+        table.add_row("geometric mean", "", direction, "", "", "", *means, "")
+    # Piped, it would be cut to 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 110)
+    console.print(table)
+    for target, is_met in _targets(measurements).items():
+        console.print(f"{'met' if is_met else 'missed'}: {target}")
+
+
+def _run_cases() -> list[Measurement]:
+    measurements = []
+    # On stderr, so that --json can be piped.
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        num_rows = len(_SHAPES) * len(_DTYPES) * len(_NUM_ARRAYS)
+        task = progress.add_task("layer_norm_modulate", total=num_rows)
+        for shape, dtype in itertools.product(_SHAPES, _DTYPES):
+            inputs = _make_inputs(shape, dtype)
+            _check(inputs)
+            for direction in _NUM_ARRAYS:
+                measurements.append(_measure(inputs, direction))
+                progress.advance(task)
+    return measurements
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -154,22 +334,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON, not a table")
     args = parser.parse_args(argv)
 
-    *arguments, _ = _make_inputs((1, 1, 1), jnp.float32)
+    arguments = _make_inputs((1, 1, 1), jnp.float32).arguments
     lowered = jax.jit(layer_norm_modulate).lower(*arguments).as_text()
     if "jaxload_layer_norm_modulate_fwd" not in lowered:
         sys.exit(
             "benchmarks.layer_norm_modulate: there is no kernel to time for the "
             f"platform {jax.default_backend()!r}; build the extension with `make setup`"
         )
-
-    cases = list(itertools.product(_SHAPES, _DTYPES, _DIRECTIONS))
-    # On stderr, so that --json can be piped.
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        tracked = progress.track(cases, description="layer_norm_modulate")
-        measurements = [_measure(*case) for case in tracked]
+    measurements = _run_cases()
     if args.json:
-        rows = [dataclasses.asdict(m) | {"ratio": m.ratio} for m in measurements]
-        print(json.dumps(rows, indent=2))
+        rows = [
+            dataclasses.asdict(m) | {"speedup": m.speedup, "over_map": m.over_map}
+            for m in measurements
+        ]
+        report = {"rows": rows, "targets": _targets(measurements)}
+        print(json.dumps(report, indent=2))
     else:
         _print_table(measurements)
     return 0

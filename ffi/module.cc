@@ -14,6 +14,15 @@ namespace jaxload {
 
 XLA_FFI_DECLARE_HANDLER_SYMBOL(LayerNormModulateFwdCpu);
 XLA_FFI_DECLARE_HANDLER_SYMBOL(LayerNormModulateBwdCpu);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(GatedResidualLayerNormModulateFwdCpu);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(GatedResidualLayerNormModulateBwdCpu);
+
+#ifdef JAXLOAD_CUDA
+XLA_FFI_DECLARE_HANDLER_SYMBOL(LayerNormModulateFwdCuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(LayerNormModulateBwdCuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(GatedResidualLayerNormModulateFwdCuda);
+XLA_FFI_DECLARE_HANDLER_SYMBOL(GatedResidualLayerNormModulateBwdCuda);
+#endif
 
 namespace {
 
@@ -25,13 +34,42 @@ nb::capsule EncapsulateFfiHandler(Function* handler) {
   return nb::capsule(reinterpret_cast<void*>(handler));
 }
 
-nb::dict Registrations() {
+nb::dict CpuTargets() {
   nb::dict targets;
   targets["jaxload_layer_norm_modulate_fwd"] =
       EncapsulateFfiHandler(LayerNormModulateFwdCpu);
   targets["jaxload_layer_norm_modulate_bwd"] =
       EncapsulateFfiHandler(LayerNormModulateBwdCpu);
+  targets["jaxload_gated_residual_layer_norm_modulate_fwd"] =
+      EncapsulateFfiHandler(GatedResidualLayerNormModulateFwdCpu);
+  targets["jaxload_gated_residual_layer_norm_modulate_bwd"] =
+      EncapsulateFfiHandler(GatedResidualLayerNormModulateBwdCpu);
   return targets;
+}
+
+#ifdef JAXLOAD_CUDA
+nb::dict CudaTargets() {
+  nb::dict targets;
+  targets["jaxload_layer_norm_modulate_fwd"] =
+      EncapsulateFfiHandler(LayerNormModulateFwdCuda);
+  targets["jaxload_layer_norm_modulate_bwd"] =
+      EncapsulateFfiHandler(LayerNormModulateBwdCuda);
+  targets["jaxload_gated_residual_layer_norm_modulate_fwd"] =
+      EncapsulateFfiHandler(GatedResidualLayerNormModulateFwdCuda);
+  targets["jaxload_gated_residual_layer_norm_modulate_bwd"] =
+      EncapsulateFfiHandler(GatedResidualLayerNormModulateBwdCuda);
+  return targets;
+}
+#endif
+
+// Of each platform that was built, the XLA targets and their handlers.
+nb::dict Registrations() {
+  nb::dict platforms;
+  platforms["cpu"] = CpuTargets();
+#ifdef JAXLOAD_CUDA
+  platforms["cuda"] = CudaTargets();
+#endif
+  return platforms;
 }
 
 }  // namespace

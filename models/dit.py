@@ -9,7 +9,11 @@ from jaxtyping import Array, Float
 
 from jaxload.errors import InputError
 from jaxload.models.embeddings import rotary_angles, rotate, timestep_embedding
-from jaxload.ops import attention, layer_norm_modulate
+from jaxload.ops import (
+    attention,
+    gated_residual_layer_norm_modulate,
+    layer_norm_modulate,
+)
 
 # Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
 # D model width, I MLP width, N heads, K head width, T text tokens, E text width,
@@ -131,7 +135,9 @@ class DiTBlock(nnx.Module):
         dtype = jnp.dtype(config.compute_dtype)
         self.modulation = nnx.Param(jnp.zeros((NUM_MODULATIONS, config.width)))
         self.attn = SelfAttention(config, rngs=rngs)
-        self.text_norm = nnx.LayerNorm(config.width, dtype=dtype, rngs=rngs)
+        # The text branch is not modulated by time: one scale and shift for all samples.
+        self.text_scale = nnx.Param(jnp.zeros(config.width))
+        self.text_shift = nnx.Param(jnp.zeros(config.width))
         self.text_attn = CrossAttention(config, rngs=rngs)
         self.mlp_in = nnx.Linear(config.width, config.mlp_width, dtype=dtype, rngs=rngs)
         self.mlp_out = nnx.Linear(
@@ -150,10 +156,16 @@ class DiTBlock(nnx.Module):
             modulation_BMD[:, i] for i in range(NUM_MODULATIONS)
         )
 
-        h_BSD = self.attn(layer_norm_modulate(x_BSD, scale1, shift1), angles_SR)
-        x_BSD = x_BSD + gate1.astype(x_BSD.dtype)[:, None] * h_BSD
+        text_scale, text_shift = (
+            jnp.broadcast_to(param[None], gate1.shape)
+            for param in (self.text_scale, self.text_shift)
+        )
 
-        x_BSD = x_BSD + self.text_attn(self.text_norm(x_BSD), text_BTD)
+        h_BSD = self.attn(layer_norm_modulate(x_BSD, scale1, shift1), angles_SR)
+        x_BSD, h_BSD = gated_residual_layer_norm_modulate(
+            x_BSD, h_BSD, gate1, text_scale, text_shift
+        )
+        x_BSD = x_BSD + self.text_attn(h_BSD, text_BTD)
 
         h_BSI = self.mlp_in(layer_norm_modulate(x_BSD, scale2, shift2))
         h_BSD = self.mlp_out(nnx.gelu(h_BSI))

@@ -28,7 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 # These check the checkout; Bazel does not run them.
-NOT_IN_BAZEL = {"tests/test_bazel.py", "tests/test_habits.py"}
+NOT_IN_BAZEL = {
+    "tests/ops/test_cpu_kernels.py",
+    "tests/ops/test_h100.py",
+    "tests/test_bazel.py",
+    "tests/test_habits.py",
+}
 
 
 class Calls(collections.defaultdict[str, list[dict[str, Any]]]):
@@ -52,13 +57,13 @@ def build_file(root: Path = ROOT) -> Calls:
     """Runs BUILD; of a `select`, all branches count."""
     calls = Calls()
 
-    def find(include: list[str], exclude=(), allow_empty=False) -> list[str]:
+    def find(include: list[str], exclude=()) -> list[str]:
         paths = {
             path
             for pattern in include
             for path in glob.glob(pattern, root_dir=root, recursive=True)
         }
-        assert paths or allow_empty, f"glob({include}) finds nothing"
+        assert paths, f"glob({include}) finds nothing"
         assert paths.issuperset(exclude), f"glob({include}) finds not all of {exclude}"
         return sorted(paths.difference(exclude))
 
@@ -160,24 +165,36 @@ def test_build_has_every_source_once():
     found = [(ROOT / path).resolve() for path in library["srcs"]]
     assert sorted(found) == sorted(modules)
 
-    rules = ("cc_binary", "cc_library", "cuda_library")
-    compiled = [path for x in rules for target in build[x] for path in target["srcs"]]
+    rules = ("cc_binary", "cc_library", "cc_test", "cuda_library")
+    compiled = {path for x in rules for target in build[x] for path in target["srcs"]}
     cmake = (ROOT / "ffi" / "CMakeLists.txt").read_text()
-    named = [f"ffi/{name}" for name in re.findall(r"[\w.]+\.(?:cc|cu)\b", cmake)]
-    assert sorted(compiled) == sorted(named)
+    named = {f"ffi/{name}" for name in re.findall(r"[\w.]+\.(?:cc|cu)\b", cmake)}
+    sources = {f"ffi/{path.name}" for path in ROOT.glob("ffi/*.c[cu]")}
+    assert compiled == named == sources
 
     tests = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/test_*.py")}
     assert tests - {f"{test['name']}.py" for test in build["py_test"]} == NOT_IN_BAZEL
 
 
-def test_build_links_a_cuda_source(tmp_path: Path):
-    for name in ("BUILD", "configs", "jaxload", "models", "tests"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    shutil.copytree(ROOT / "ffi", tmp_path / "ffi")
-    (tmp_path / "ffi" / "of_a_test.cu").touch()
-    build = build_file(tmp_path)
+def test_build_has_the_instruction_sets_of_cmake():
+    cmake = (ROOT / "ffi" / "CMakeLists.txt").read_text()
+    named = dict(re.findall(r"add_rows\((\w+)(.*)\)", cmake))
+    rows = [
+        target for target in build_file()["cc_library"] if "local_defines" in target
+    ]
+    found = {
+        target["local_defines"][0].removeprefix("JAXLOAD_ISA="): target["copts"]
+        for target in rows
+    }
+    assert found.keys() == named.keys()
+    for isa, flags in named.items():
+        assert [flag for flag in found[isa] if flag.startswith("-m")] == flags.split()
+
+
+def test_build_links_the_cuda_kernels():
+    build = build_file()
     (library,) = build["cuda_library"]
-    assert "ffi/of_a_test.cu" in library["srcs"]
+    assert library["srcs"] == ["ffi/layer_norm_modulate.cu"]
     assert f":{library['name']}" in labels(build)
 
 
@@ -240,6 +257,7 @@ def write_stand_ins(root: Path):
     coverage = ("coverage_output_generator", "coverage_report_generator")
     export("rules_cc/cc/cc_binary.bzl", "cc_binary")
     export("rules_cc/cc/cc_library.bzl", "cc_library")
+    export("rules_cc/cc/cc_test.bzl", "cc_test")
     export("rules_cc/cc/defs.bzl", *cc_rules, *cc_toolchains)
     export("rules_java/java/defs.bzl", *java_rules)
     export("rules_python/python/py_library.bzl", "py_library")
@@ -313,7 +331,8 @@ def test_bazel_finds_the_same_targets(bazel: Callable[..., str]):
     build = build_file()
     (library,) = build["py_library"]
     tests = bazel("query", "tests(//...)").split()
-    assert sorted(tests) == sorted(f"//:{test['name']}" for test in build["py_test"])
+    expected = [*build["py_test"], *build["cc_test"]]
+    assert sorted(tests) == sorted(f"//:{test['name']}" for test in expected)
     sources = bazel("query", "labels(srcs, //:jaxload)").split()
     assert sorted(sources) == sorted(f"//:{path}" for path in library["srcs"])
 
@@ -322,5 +341,7 @@ def test_bazel_finds_the_same_targets(bazel: Callable[..., str]):
 def test_bazel_builds_the_extension_and_runs_its_tests(bazel: Callable[..., str]):
     # They are told to require the kernels, and find them among Bazel's outputs.
     python_path = f"--test_env=PYTHONPATH={sysconfig.get_path('purelib')}"
-    printed = bazel("test", "--jobs=2", python_path, "//:tests/ops/test_ffi")
-    assert re.search(r"//:tests/ops/test_ffi +PASSED", printed)
+    names = ["//:tests/ops/test_ffi", "//:layer_norm_modulate_cpu_test"]
+    printed = bazel("test", "--jobs=2", python_path, *names)
+    for name in names:
+        assert re.search(rf"{name} +PASSED", printed)

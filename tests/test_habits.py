@@ -32,8 +32,14 @@ def test_python_is_clean(root: Path, command: list[str]):
 
 
 def test_cpp_is_formatted(root: Path):
-    sources = [str(p) for p in root.glob("ffi/*") if p.suffix in (".h", ".cc")]
-    assert sources
+    folders = (root / "ffi", root / "tests" / "cuda_emulation")
+    sources = [
+        path
+        for folder in folders
+        for path in folder.iterdir()
+        if path.suffix in (".h", ".cc", ".cu")
+    ]
+    assert {path.suffix for path in sources} == {".h", ".cc", ".cu"}
     result = subprocess.run(
         [
             Path(sys.executable).with_name("clang-format"),

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("balance", "data", "models", "ops", "parallel", "training")
+ROOMS = ("balance", "data", "models", "ops", "parallel", "targets", "training")
 COMMANDS = {"train", "plan", "sample"}
 LEAVES = {"errors", "files", "progress", "testing"}
 
@@ -15,6 +15,7 @@ ALLOWED = {
     "balance": set(),
     "ops": {"_ffi"},
     "parallel": set(),
+    "targets": set(),
     "models": {"ops"},
     "data": {"balance"},
     "training": set(ROOMS) | {"config", "planning", "report"},

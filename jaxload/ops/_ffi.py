@@ -33,6 +33,8 @@ def platforms() -> tuple[str, ...]:
             "with `pip install .`"
         )
         return ()
-    for name, handler in extension.registrations().items():
-        jax.ffi.register_ffi_target(name, handler, platform=_REGISTERED_AS["cpu"])
-    return ("cpu",)
+    registrations = extension.registrations()
+    for platform, targets in registrations.items():
+        for name, handler in targets.items():
+            jax.ffi.register_ffi_target(name, handler, _REGISTERED_AS[platform])
+    return tuple(registrations)

@@ -12,9 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxload.ops import _ffi
+from jaxload.ops._arguments import check_arguments, vary_alike
+from jaxload.ops._kernel import Kernel
 
-_DTYPES = ("float32", "bfloat16", "float16")
+_FWD = Kernel(
+    "jaxload_layer_norm_modulate_fwd",
+    operands=("BSD", "BD", "BD"),  # x, scale, shift.
+    results=("BSD", "BS", "BS"),  # y, mean, rstd.
+)
+_BWD = Kernel(
+    "jaxload_layer_norm_modulate_bwd",
+    operands=("BSD", "BD", "BS", "BS", "BSD"),  # x, scale, mean, rstd, dy.
+    results=("BSD", "BD", "BD"),  # dx, dscale, dshift.
+)
 
 # What the backward pass needs: x, scale, mean and 1 / standard deviation.
 _Residuals = tuple[Array, Array, Array, Array]
@@ -28,12 +38,13 @@ def layer_norm_modulate_reference(
     eps: float = 1e-6,
 ) -> Float[Array, "b s d"]:
     """Defines `layer_norm_modulate` in plain JAX; every kernel must agree with it."""
-    return _reference_fwd(x_BSD, scale_BD, shift_BD, eps=eps)[0]
+    return reference_with_statistics(x_BSD, scale_BD, shift_BD, eps=eps)[0]
 
 
-def _reference_fwd(
+def reference_with_statistics(
     x_BSD: Array, scale_BD: Array, shift_BD: Array, *, eps: float
 ) -> tuple[Array, Array, Array]:
+    """Also returns the mean and 1 / standard deviation of every token, in float32."""
     x_BSD, dtype = x_BSD.astype(jnp.float32), x_BSD.dtype
     gain_B1D = 1 + scale_BD.astype(jnp.float32)[:, None]
     shift_B1D = shift_BD.astype(jnp.float32)[:, None]
@@ -58,65 +69,31 @@ def layer_norm_modulate(
 
     Statistics are taken over the last axis, and all arithmetic is in float32. Where a
     kernel was built for the platform that XLA lowers to, it runs; elsewhere the plain
-    form does. Differentiable once, in reverse mode.
+    form does. On a mesh, batch and tokens may be sharded, and stay so; a sharded width
+    is gathered. Differentiable once, in reverse mode.
 
     Args:
         x_BSD: float32, bfloat16 or float16.
         scale_BD: float32, or the dtype of x.
-        shift_BD: The dtype of scale.
+        shift_BD: float32, or the dtype of x.
         eps: Added to the variance.
 
     Raises:
         ValueError: A shape, a dtype or eps is not as above.
     """
-    _check_arguments(x_BSD, scale_BD, shift_BD, eps)
-    return _layer_norm_modulate(*_vary_alike(x_BSD, scale_BD, shift_BD), float(eps))
-
-
-def _check_arguments(x_BSD: Array, scale_BD: Array, shift_BD: Array, eps: float):
-    if x_BSD.ndim != 3:
-        raise ValueError(
-            "layer_norm_modulate: expected x of shape [batch, tokens, width], got "
-            f"{x_BSD.shape}"
-        )
-    if x_BSD.dtype not in _DTYPES:
-        raise ValueError(
-            f"layer_norm_modulate: expected x of dtype {', '.join(_DTYPES)}, got "
-            f"{x_BSD.dtype}"
-        )
-    shape_BD = (x_BSD.shape[0], x_BSD.shape[2])
-    for name, array in (("scale", scale_BD), ("shift", shift_BD)):
-        if array.shape != shape_BD:  # [1, D] would broadcast without a word.
-            raise ValueError(
-                f"layer_norm_modulate: expected {name} of shape {shape_BD} for x of "
-                f"shape {x_BSD.shape}, got {array.shape}"
-            )
-    if scale_BD.dtype not in ("float32", x_BSD.dtype):
-        raise ValueError(
-            "layer_norm_modulate: expected scale of dtype float32 or, as x, "
-            f"{x_BSD.dtype}; got {scale_BD.dtype}"
-        )
-    if shift_BD.dtype != scale_BD.dtype:
-        raise ValueError(
-            f"layer_norm_modulate: expected shift of dtype {scale_BD.dtype}, as scale, "
-            f"got {shift_BD.dtype}"
-        )
-    if not eps > 0:
-        raise ValueError(f"layer_norm_modulate: expected eps > 0, got {eps}")
-
-
-def _vary_alike(*arrays: Array) -> list[Array]:
-    """Within shard_map, marks all arrays as varying over the axes that any varies over.
-
-    When shards of x share a scale, the gradient of this marking adds up what they each
-    find for it; the backward pass below sees one shard only.
-    """
-    varying = [jax.typeof(array).manual_axis_type.varying for array in arrays]
-    axes = frozenset().union(*varying)
-    return [
-        jax.lax.pcast(array, tuple(sorted(axes - own)), to="varying")
-        for array, own in zip(arrays, varying, strict=True)
-    ]
+    check_arguments(
+        "layer_norm_modulate",
+        x_BSD,
+        activations={},
+        modulations={"scale": scale_BD, "shift": shift_BD},
+        eps=eps,
+    )
+    # Converted out here, where JAX converts gradients back after it has added up those
+    # of all shards.
+    scale32_BD, shift32_BD = (m.astype(jnp.float32) for m in (scale_BD, shift_BD))
+    return _layer_norm_modulate(
+        *vary_alike(x_BSD, scale32_BD, shift32_BD), float(eps), scale_BD.dtype
+    )
 
 
 # The platform is chosen inside of the custom_vjp and not around it, so that each one
@@ -124,41 +101,37 @@ def _vary_alike(*arrays: Array) -> list[Array]:
 # as large as x. Around it, what any one platform saves would be saved for all.
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnames=("eps",))
+@functools.partial(jax.custom_vjp, nondiff_argnames=("eps", "scale_dtype"))
 def _layer_norm_modulate(
-    x_BSD: Array, scale_BD: Array, shift_BD: Array, eps: float
+    x_BSD: Array, scale_BD: Array, shift_BD: Array, eps: float, scale_dtype: np.dtype
 ) -> Array:
-    return _fwd(x_BSD, scale_BD, shift_BD, eps)[0]
+    return _fwd(x_BSD, scale_BD, shift_BD, eps, scale_dtype)[0]
 
 
 def _fwd(
-    x_BSD: Array, scale_BD: Array, shift_BD: Array, eps: float
+    x_BSD: Array, scale_BD: Array, shift_BD: Array, eps: float, scale_dtype: np.dtype
 ) -> tuple[Array, _Residuals]:
-    y_BSD, mean_BS, rstd_BS = jax.lax.platform_dependent(
-        x_BSD,
-        scale_BD,
-        shift_BD,
-        default=functools.partial(_reference_fwd, eps=eps),
-        **dict.fromkeys(_ffi.platforms(), functools.partial(_kernel_fwd, eps=eps)),
+    plain = functools.partial(reference_with_statistics, eps=eps)
+    y_BSD, mean_BS, rstd_BS = _FWD(
+        plain, x_BSD, scale_BD, shift_BD, eps=np.float32(eps)
     )
-    return y_BSD, (x_BSD, scale_BD, mean_BS, rstd_BS)
+    return y_BSD, (x_BSD, scale_BD.astype(scale_dtype), mean_BS, rstd_BS)
 
 
 def _bwd(
-    eps: float, residuals: _Residuals, dy_BSD: Array
-) -> tuple[Array, Array, Array]:
-    return jax.lax.platform_dependent(
-        *residuals,
-        dy_BSD,
-        default=functools.partial(_reference_bwd, eps=eps),
-        **dict.fromkeys(_ffi.platforms(), _kernel_bwd),
-    )
+    eps: float, scale_dtype: np.dtype, residuals: _Residuals, dy_BSD: Array
+) -> tuple[Array, ...]:
+    del scale_dtype
+    x_BSD, scale_BD, mean_BS, rstd_BS = residuals
+    plain = functools.partial(_plain_bwd, eps=eps)
+    scale_BD = scale_BD.astype(jnp.float32)
+    return _BWD(plain, x_BSD, scale_BD, mean_BS, rstd_BS, dy_BSD)
 
 
 _layer_norm_modulate.defvjp(_fwd, _bwd)
 
 
-def _reference_bwd(
+def _plain_bwd(
     x_BSD: Array,
     scale_BD: Array,
     mean_BS: Array,
@@ -166,37 +139,9 @@ def _reference_bwd(
     dy_BSD: Array,
     *,
     eps: float,
-) -> tuple[Array, Array, Array]:
+) -> tuple[Array, ...]:
     del mean_BS, rstd_BS  # Computed again: JAX derives this from the one definition.
     reference = functools.partial(layer_norm_modulate_reference, eps=eps)
     # The function is affine in shift, so that any shift gives the same gradients.
     _, vjp = jax.vjp(reference, x_BSD, scale_BD, jnp.zeros_like(scale_BD))
     return vjp(dy_BSD)
-
-
-# The kernels take leading axes as more batch, which is what "broadcast_all" gives them
-# under vmap: one call, and no loop over the mapped axis. Result types are copied rather
-# than spelled out, because they also hold shardings, in which the platforms must agree.
-
-
-def _kernel_fwd(
-    x_BSD: Array, scale_BD: Array, shift_BD: Array, *, eps: float
-) -> tuple[Array, Array, Array]:
-    reference = functools.partial(_reference_fwd, eps=eps)
-    y_BSD, mean_BS, rstd_BS = jax.ffi.ffi_call(
-        "jaxload_layer_norm_modulate_fwd",
-        jax.eval_shape(reference, x_BSD, scale_BD, shift_BD),
-        vmap_method="broadcast_all",
-    )(x_BSD, scale_BD, shift_BD, eps=np.float32(eps))
-    return y_BSD, mean_BS, rstd_BS
-
-
-def _kernel_bwd(
-    x_BSD: Array, scale_BD: Array, mean_BS: Array, rstd_BS: Array, dy_BSD: Array
-) -> tuple[Array, Array, Array]:
-    dx_BSD, dscale_BD, dshift_BD = jax.ffi.ffi_call(
-        "jaxload_layer_norm_modulate_bwd",
-        (jax.typeof(x_BSD), jax.typeof(scale_BD), jax.typeof(scale_BD)),
-        vmap_method="broadcast_all",
-    )(x_BSD, scale_BD, mean_BS, rstd_BS, dy_BSD)
-    return dx_BSD, dscale_BD, dshift_BD

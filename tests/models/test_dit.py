@@ -1,6 +1,7 @@
 """Tests of jaxload.models.dit."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -46,11 +47,39 @@ def inputs(batch: int = 2, shape: tuple[int, int, int] = (3, 4, 6)):
     return normal(1, batch, *shape, 16), sigma, normal(2, batch, 4, 8)
 
 
-def test_an_untrained_block_is_the_identity():
-    block = DiTBlock(CONFIG, rngs=nnx.Rngs(0))
-    x_BSD = normal(0, 2, 6, 32)
-    y_BSD = block(x_BSD, jnp.zeros((2, 6, 32)), normal(1, 2, 4, 32), jnp.zeros((6, 8)))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_untrained_block_is_the_identity(dtype: str):
+    config = dataclasses.replace(CONFIG, compute_dtype=dtype)
+    block = DiTBlock(config, rngs=nnx.Rngs(0))
+    x_BSD, text_BTD = normal(0, 2, 6, 32).astype(dtype), normal(1, 2, 4, 32)
+    with jax.numpy_dtype_promotion("standard"):  # Flax's norms mix the two types.
+        y_BSD = block(x_BSD, jnp.zeros((2, 6, 32)), text_BTD, jnp.zeros((6, 8)))
     np.testing.assert_array_equal(y_BSD, x_BSD)
+
+
+def test_a_block_is_three_branches():
+    block: Any = randomized(DiTBlock(CONFIG, rngs=nnx.Rngs(0)))
+    x_BSD, time_BMD = normal(0, 2, 6, 32), normal(1, 2, 6, 32)
+    text_BTD, angles_SR = normal(2, 2, 4, 32), normal(3, 6, 8)
+
+    def norm(x_BSD, scale_B1D, shift_B1D):
+        centred_BSD = x_BSD - x_BSD.mean(-1, keepdims=True)
+        std_BS1 = jnp.sqrt(x_BSD.var(-1, keepdims=True) + 1e-6)
+        return centred_BSD / std_BS1 * (1 + scale_B1D) + shift_B1D
+
+    def of_all_samples(param_D):
+        return jnp.broadcast_to(param_D[None, None], (2, 1, 32))
+
+    modulation_BMD = time_BMD + block.modulation[None]
+    shift1, scale1, gate1, shift2, scale2, gate2 = jnp.split(modulation_BMD, 6, axis=1)
+    y_BSD = x_BSD + gate1 * block.attn(norm(x_BSD, scale1, shift1), angles_SR)
+    text_scale, text_shift = map(of_all_samples, (block.text_scale, block.text_shift))
+    y_BSD += block.text_attn(norm(y_BSD, text_scale, text_shift), text_BTD)
+    h_BSI = nnx.gelu(block.mlp_in(norm(y_BSD, scale2, shift2)))
+    y_BSD += gate2 * block.mlp_out(h_BSI)
+    np.testing.assert_allclose(
+        block(x_BSD, time_BMD, text_BTD, angles_SR), y_BSD, rtol=1e-4, atol=1e-4
+    )
 
 
 def test_an_untrained_model_predicts_zero():

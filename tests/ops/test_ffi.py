@@ -1,7 +1,9 @@
 """The extension is loaded or missed aloud; its XLA targets refuse what does not fit."""
 
+import dataclasses
 import inspect
 import os
+import re
 import subprocess
 import sys
 
@@ -84,114 +86,207 @@ def test_raises_when_the_extension_does_not_load(error, monkeypatch):
 
 # What the targets refuse.
 
-B, S, D = 2, 3, 4
-
-FWD_OPERANDS = {"x": (B, S, D), "scale": (B, D), "shift": (B, D)}
-FWD_RESULTS = {"y": (B, S, D), "mean": (B, S), "rstd": (B, S)}
-BWD_OPERANDS = {
-    "x": (B, S, D),
-    "scale": (B, D),
-    "mean": (B, S),
-    "rstd": (B, S),
-    "dy": (B, S, D),
-}
-BWD_RESULTS = {"dx": (B, S, D), "dscale": (B, D), "dshift": (B, D)}
+B, S, D, NUM_RUNS = 2, 3, 4, 2
+BSD, BS, BD = (B, S, D), (B, S), (B, D)
 
 
-def _call(target, operands, results, changes):
-    """Calls a target with float32 buffers, save where `changes` gives another spec."""
-    specs = {
-        name: changes.get(name, jax.ShapeDtypeStruct(shape, jnp.float32))
-        for name, shape in (operands | results).items()
-    }
-    attributes = {"eps": np.float32(1e-6)} if target.endswith("fwd") else {}
-    call = jax.ffi.ffi_call(
-        f"jaxload_{target}", [specs[name] for name in results], vmap_method="sequential"
-    )
-    arguments = [jnp.ones(specs[name].shape, specs[name].dtype) for name in operands]
-    return jax.block_until_ready(call(*arguments, **attributes))
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """An operation as XLA calls it; x decides about all others."""
+
+    op: str
+    operands: dict[str, tuple[int, ...]]
+    results: dict[str, tuple[int, ...]]
+
+    @property
+    def buffers(self):
+        return self.operands | self.results
+
+    def __call__(self, eps=1e-6, **changes):
+        """Calls it with float32 buffers, save where `changes` gives another spec."""
+        specs = {
+            name: changes.get(name, jax.ShapeDtypeStruct(shape, jnp.float32))
+            for name, shape in self.buffers.items()
+        }
+        attributes = {"eps": np.float32(eps)} if self.op.endswith("fwd") else {}
+        call = jax.ffi.ffi_call(
+            f"jaxload_{self.op}",
+            [specs[name] for name in self.results],
+            vmap_method="sequential",
+        )
+        arguments = [
+            jnp.ones(specs[name].shape, specs[name].dtype) for name in self.operands
+        ]
+        return jax.block_until_ready(call(*arguments, **attributes))
 
 
-def _call_fwd(**changes):
-    return _call("layer_norm_modulate_fwd", FWD_OPERANDS, FWD_RESULTS, changes)
-
-
-def _call_bwd(**changes):
-    return _call("layer_norm_modulate_bwd", BWD_OPERANDS, BWD_RESULTS, changes)
-
-
-CALLS = [
-    (_call_fwd, "layer_norm_modulate_fwd", FWD_OPERANDS | FWD_RESULTS),
-    (_call_bwd, "layer_norm_modulate_bwd", BWD_OPERANDS | BWD_RESULTS),
+FWD = Target(
+    "layer_norm_modulate_fwd",
+    {"x": BSD, "scale": BD, "shift": BD},
+    {"y": BSD, "mean": BS, "rstd": BS},
+)
+BWD = Target(
+    "layer_norm_modulate_bwd",
+    {"x": BSD, "scale": BD, "mean": BS, "rstd": BS, "dy": BSD},
+    {"dx": BSD, "dscale": BD, "dshift": BD, "workspace": (B, NUM_RUNS, 2, D)},
+)
+GATED_FWD = Target(
+    "gated_residual_layer_norm_modulate_fwd",
+    {"x": BSD, "h": BSD, "gate": BD, "scale": BD, "shift": BD},
+    {"residual": BSD, "y": BSD, "mean": BS, "rstd": BS},
+)
+GATED_BWD = Target(
+    "gated_residual_layer_norm_modulate_bwd",
+    {
+        "x": BSD,
+        "h": BSD,
+        "gate": BD,
+        "scale": BD,
+        "mean": BS,
+        "rstd": BS,
+        "dresidual": BSD,
+        "dy": BSD,
+    },
+    {
+        "dx": BSD,
+        "dh": BSD,
+        "dgate": BD,
+        "dscale": BD,
+        "dshift": BD,
+        "workspace": (B, NUM_RUNS, 3, D),
+    },
+)
+TARGETS = [
+    pytest.param(target, id=target.op) for target in (FWD, BWD, GATED_FWD, GATED_BWD)
 ]
 
 BUFFERS = [
-    pytest.param(call, op, name, shape, id=f"{op}-{name}")
-    for call, op, shapes in CALLS
-    for name, shape in shapes.items()
-    if name not in ("x", "scale")  # These decide what the others must be.
+    pytest.param(target, name, id=f"{target.op}-{name}")
+    for target in (FWD, BWD, GATED_FWD, GATED_BWD)
+    for name in target.buffers
+    if name != "x"
 ]
 
 
-@needs_kernel
-@pytest.mark.parametrize("call", [_call_fwd, _call_bwd])
-def test_accepts_what_fits(call):
-    assert all(jnp.isfinite(result).all() for result in call())
+def _refuses(target, message):
+    message = f"{target.op}: {message}"
+    return pytest.raises(
+        jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT.*{re.escape(message)}"
+    )
 
 
 @needs_kernel
-@pytest.mark.parametrize(("call", "op", "name", "shape"), BUFFERS)
-def test_refuses_a_shape(call, op, name, shape):
-    wrong = (*shape[:-1], shape[-1] + 1)
-    message = f"INVALID_ARGUMENT.*{op}: expected {name} of shape {list(shape)}, got "
-    message = message.replace("[", r"\[") + str(list(wrong)).replace("[", r"\[")
-    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
-        call(**{name: jax.ShapeDtypeStruct(wrong, jnp.float32)})
+@pytest.mark.parametrize("target", TARGETS)
+def test_accepts_what_fits(target):
+    results = dict(zip(target.results, target(), strict=True))
+    results.pop("workspace", None)  # Whatever was left there.
+    assert all(jnp.isfinite(result).all() for result in results.values())
 
 
 @needs_kernel
-@pytest.mark.parametrize(("call", "op", "name", "shape"), BUFFERS)
-def test_refuses_a_dtype(call, op, name, shape):
-    message = f"INVALID_ARGUMENT.*{op}: expected {name} of dtype F32, got dtype F16"
-    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
-        call(**{name: jax.ShapeDtypeStruct(shape, jnp.float16)})
+@pytest.mark.parametrize(("target", "name"), BUFFERS)
+@pytest.mark.parametrize("change", ["size", "rank"])
+def test_refuses_a_shape(change, target, name):
+    shape = target.buffers[name]
+    wrong = (*shape[:-1], shape[-1] + 1) if change == "size" else (*shape, 1)
+    with _refuses(target, f"expected {name} of shape {list(shape)}, got {list(wrong)}"):
+        target(**{name: jax.ShapeDtypeStruct(wrong, jnp.float32)})
 
 
 @needs_kernel
-@pytest.mark.parametrize("call", [_call_fwd, _call_bwd])
-def test_refuses_a_rank(call):
-    message = r"expected x of shape \[\.\.\., batch, tokens, width\], got \[3, 4\]"
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT.*{message}"
-    ):
-        call(x=jax.ShapeDtypeStruct((S, D), jnp.float32))
+@pytest.mark.parametrize(("target", "name"), BUFFERS)
+def test_refuses_a_dtype(target, name):
+    spec = jax.ShapeDtypeStruct(target.buffers[name], jnp.float16)
+    with _refuses(target, f"expected {name} of dtype F32, got dtype F16"):
+        target(**{name: spec})
 
 
 @needs_kernel
-def test_refuses_integers():
-    spec = jax.ShapeDtypeStruct((B, S, D), jnp.int32)
+@pytest.mark.parametrize("target", TARGETS)
+def test_refuses_a_rank(target):
+    message = "expected x of shape [..., batch, tokens, width], got [3, 4]"
+    with _refuses(target, message):
+        target(x=jax.ShapeDtypeStruct((S, D), jnp.float32))
+
+
+@needs_kernel
+@pytest.mark.parametrize("target", TARGETS)
+def test_refuses_integers(target):
     message = "expected x of dtype F32, BF16 or F16, got dtype S32"
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT.*{message}"
-    ):
-        _call_fwd(x=spec, y=spec)
+    with _refuses(target, message):
+        target(x=jax.ShapeDtypeStruct(BSD, jnp.int32))
 
 
 @needs_kernel
-@pytest.mark.parametrize("call", [_call_fwd, _call_bwd])
-def test_refuses_a_shape_of_scale(call):
-    message = r"expected scale of shape \[2, 4\], got \[2, 4, 1\]"
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT.*{message}"
-    ):
-        call(scale=jax.ShapeDtypeStruct((B, D, 1), jnp.float32))
+@pytest.mark.parametrize("target", [BWD, GATED_BWD], ids=lambda target: target.op)
+@pytest.mark.parametrize("shape", [(B, 0, 2, D), (D,)])
+def test_refuses_a_workspace_without_runs(shape, target):
+    _, _, num_sums, _ = target.results["workspace"]
+    message = f"expected workspace of shape {[B, 1, num_sums, D]}, got {list(shape)}"
+    with _refuses(target, message):
+        target(workspace=jax.ShapeDtypeStruct(shape, jnp.float32))
 
 
 @needs_kernel
-def test_refuses_a_scale_of_a_third_dtype():
-    spec = jax.ShapeDtypeStruct((B, D), jnp.float16)
-    message = "expected scale of dtype F32 or, as x, F32; got dtype F16"
-    with pytest.raises(
-        jax.errors.JaxRuntimeError, match=f"INVALID_ARGUMENT.*{message}"
-    ):
-        _call_fwd(scale=spec, shift=spec)
+@pytest.mark.parametrize("target", [FWD, GATED_FWD], ids=lambda target: target.op)
+@pytest.mark.parametrize("eps", [0.0, -1.0, float("nan")])
+def test_refuses_an_eps(eps, target):
+    with _refuses(target, f"expected eps > 0, got {eps:g}"):
+        target(eps=eps)
+
+
+# Threads.
+
+# Long enough for several threads, and for tokens that one of them takes alone.
+ON_SOME_CORES = """
+import hashlib
+import os
+import sys
+
+num_cores = int(sys.argv[1])
+os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:num_cores])
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxload.ops.gated_residual_layer_norm_modulate import (
+    gated_residual_layer_norm_modulate
+)
+from jaxload.ops.layer_norm_modulate import layer_norm_modulate
+
+rng = np.random.default_rng(0)
+for shape in ((1, 777, 1536), (5, 333, 200)):
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):
+        batch, _, width = shape
+        x, h, dy = (jnp.asarray(rng.standard_normal(shape), dtype) for _ in range(3))
+        gate, scale, shift = jnp.asarray(
+            rng.standard_normal((3, batch, width)), jnp.float32
+        )
+
+        @jax.jit
+        def values_and_grads(x, h, gate, scale, shift, dy):
+            y, vjp = jax.vjp(layer_norm_modulate, x, scale, shift)
+            both, gated_vjp = jax.vjp(
+                gated_residual_layer_norm_modulate, x, h, gate, scale, shift
+            )
+            return y, vjp(dy), both, gated_vjp((dy, x))
+
+        results = values_and_grads(x, h, gate, scale, shift, dy)
+        for leaf in jax.tree.leaves(results):
+            print(shape, dtype, hashlib.sha256(np.asarray(leaf).tobytes()).hexdigest())
+"""
+
+
+@needs_kernel
+def test_gives_the_same_bits_on_one_core_as_on_all():
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", ON_SOME_CORES, num_cores],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for num_cores in ("1", "1000")
+    ]
+    assert len(outputs[0].splitlines()) == 6 * 11
+    assert outputs[0] == outputs[1]

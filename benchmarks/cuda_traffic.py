@@ -1,0 +1,189 @@
+"""Bytes of HBM that the CUDA kernels of layer_norm_modulate move, without a GPU.
+
+Ours are counted while their source runs on the CPU, through a model of an H100's L2
+cache; XLA's are those of the arrays that its H100 code for the plain form accesses.
+"""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import ml_dtypes
+import numpy as np
+
+from benchmarks import h100
+from jaxload.ops._kernel import workspace_shape
+from tests.cuda_emulation import emulation
+
+MAX_OVER_LEAST = {"forward": 1.02, "backward": 1.05}
+
+_DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """One pass over one shape. All numbers are bytes."""
+
+    shape: tuple[int, int, int]
+    dtype: str
+    direction: str
+    least: int
+    """Each operand read once, each result written once."""
+
+    ours: int
+    ours_by_array: dict[str, tuple[int, int]]
+    """Read and written."""
+
+    xla: int | None
+    """None where XLA cannot compile for an H100."""
+
+    xla_kernels: list[dict[str, dict[str, int]]]
+
+    @property
+    def over_least(self) -> float:
+        """How many times the least; 1 is perfect."""
+        return self.ours / self.least
+
+
+def measure(shape: tuple[int, int, int], dtype: str) -> list[Traffic]:
+    """Runs both passes in the emulation, and has XLA compile the plain form."""
+    batch, _, width = shape
+    rng = np.random.default_rng(0)
+    x, dy = (
+        rng.standard_normal(shape, np.float32).astype(_DTYPES[dtype]) for _ in range(2)
+    )
+    scale, shift = (rng.standard_normal((batch, width), np.float32) for _ in range(2))
+    options = emulation.Options(counts_traffic=True)
+    forward = emulation.forward(x, scale, shift, options=options)
+    backward = emulation.backward(
+        *(x, scale, forward["mean"], forward["rstd"], dy),
+        num_runs=workspace_shape(shape, num_sums=2)[1],
+        options=options,
+    )
+    plain = h100.run("kernels", "x".join(map(str, shape)), dtype) if has_xla() else {}
+    return [
+        _traffic(shape, dtype, direction, result, plain.get(direction, []))
+        for direction, result in (("forward", forward), ("backward", backward))
+    ]
+
+
+def has_xla() -> bool:
+    """Whether XLA can compile for an H100 here."""
+    return h100.PLUGIN.is_dir()
+
+
+def _traffic(
+    shape: tuple[int, int, int],
+    dtype: str,
+    direction: str,
+    result: emulation.Result,
+    xla_kernels: list[dict[str, Any]],
+) -> Traffic:
+    by_array = {
+        name: (traffic.hbm_read, traffic.hbm_written)
+        for name, traffic in result.traffic.items()
+    }
+    sizes = result.num_bytes
+    xla = sum(
+        sum(kernel[access].values())
+        for kernel in xla_kernels
+        for access in ("reads", "writes")
+    )
+    return Traffic(
+        shape=shape,
+        dtype=dtype,
+        direction=direction,
+        least=sum(size for name, size in sizes.items() if name != "workspace"),
+        ours=sum(map(sum, by_array.values())),
+        ours_by_array=by_array,
+        xla=xla or None,
+        xla_kernels=xla_kernels,
+    )
+
+
+# The figure.
+
+_COLORS = {
+    "x, dy, y, dx": "#4477aa",
+    "float32 copies of x": "#cc6677",
+    "all else": "#bbbbbb",
+}
+
+
+def draw(passes: list[Traffic], path: Path) -> None:
+    """Draws what is read and written in each pass, by XLA's code and by ours."""
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(9, 3.2), layout="constrained")
+    rows: list[str] = []
+    for traffic in passes:
+        for name, parts in (
+            (f"{traffic.direction}: XLA", _xla_parts(traffic)),
+            (f"{traffic.direction}: jaxload", _our_parts(traffic)),
+        ):
+            left = 0.0
+            for kind, access, num_bytes in parts:
+                axes.barh(
+                    len(rows),
+                    num_bytes / 1e6,
+                    left=left,
+                    color=_COLORS[kind],
+                    hatch="//" if access == "write" else None,
+                    edgecolor="white",
+                )
+                left += num_bytes / 1e6
+            rows.append(name)
+        axes.axvline(
+            traffic.least / 1e6,
+            color="black",
+            linestyle=":" if traffic.direction == "forward" else "--",
+            label=f"least possible, {traffic.direction}",
+        )
+    for kind, color in _COLORS.items():
+        axes.barh(0, 0, color=color, label=kind)
+    axes.barh(0, 0, color="white", edgecolor="black", hatch="//", label="written")
+    axes.set_yticks(range(len(rows)), rows)
+    axes.invert_yaxis()
+    shape = "x".join(map(str, passes[0].shape))
+    axes.set_xlabel(f"MB of HBM, {shape} {passes[0].dtype}, H100 (not run on one)")
+    axes.legend(loc="lower right", fontsize="small")
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+_Parts = list[tuple[str, str, int]]  # Kind, read or write, bytes.
+
+
+def _our_parts(traffic: Traffic) -> _Parts:
+    parts = []
+    for name, counts in traffic.ours_by_array.items():
+        kind = "x, dy, y, dx" if name in ("x", "dy", "y", "dx") else "all else"
+        parts += zip((kind, kind), ("read", "write"), counts, strict=True)
+    return _merged(parts)
+
+
+def _xla_parts(traffic: Traffic) -> _Parts:
+    num_elements = math.prod(traffic.shape)
+    parts = []
+    for kernel in traffic.xla_kernels:
+        for access, arrays in (("read", kernel["reads"]), ("write", kernel["writes"])):
+            for array, num_bytes in arrays.items():
+                large = math.prod(map(int, array[:-1].split("[")[1].split(",")))
+                kind = "all else"
+                if large == num_elements:
+                    is_copy = array.startswith("f32") and traffic.dtype != "float32"
+                    kind = "float32 copies of x" if is_copy else "x, dy, y, dx"
+                parts.append((kind, access, num_bytes))
+    return _merged(parts)
+
+
+def _merged(parts: _Parts) -> _Parts:
+    """Adds up what is alike, and orders it as the legend."""
+    totals: dict[tuple[str, str], int] = {}
+    for kind, access, num_bytes in parts:
+        totals[kind, access] = totals.get((kind, access), 0) + num_bytes
+    order = [(kind, access) for kind in _COLORS for access in ("read", "write")]
+    return [(*key, totals[key]) for key in order if totals.get(key)]

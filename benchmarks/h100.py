@@ -1,0 +1,198 @@
+"""What XLA makes for H100s that are not there, of the plain forms and of ours.
+
+    python -m benchmarks.h100 kernels SHAPE DTYPE     # e.g. 1x32760x1536 bfloat16
+    python -m benchmarks.h100 block NUM_DEVICES TOKENS WIDTH
+
+Prints JSON: what the kernels that XLA makes of the plain form of layer_norm_modulate
+read and write, or the temporary bytes of a transformer block with our kernels and with
+the plain forms. Needs JAX's CUDA plugin and an environment of its own; see `run`.
+"""
+
+import functools
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax.stages import Compiled
+
+from jaxload import targets
+from jaxload.models import dit
+from jaxload.models.dit import NUM_MODULATIONS, DiTBlock, DiTConfig
+from jaxload.ops.gated_residual_layer_norm_modulate import (
+    gated_residual_layer_norm_modulate_reference,
+)
+from jaxload.ops.layer_norm_modulate import layer_norm_modulate_reference
+from jaxload.targets.gpu import ENVIRONMENT
+
+# Where `make bench` and `make test REQUIRE=cpu,cuda` put the plugin.
+PLUGIN = Path(sys.prefix) / "h100"
+
+
+def run(*arguments: str) -> Any:
+    """Runs this module in a process of its own; returns what it prints."""
+    command = [sys.executable, "-m", "benchmarks.h100", *arguments]
+    path = os.pathsep.join([str(PLUGIN), *sys.path])
+    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": path, "JAX_PLATFORMS": ""}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}:\n{done.stderr}")
+    return json.loads(done.stdout)
+
+
+# Bytes of the plain form.
+
+
+def _plain_kernels(shape: tuple[int, int, int], dtype: str) -> dict[str, list[Any]]:
+    """Kernels of XLA's code for the plain form, by direction; see `_kernels`."""
+    batch, tokens, width = shape
+    mesh = Mesh(np.array(targets.H100.devices(1)), ("device",))
+    sharding = NamedSharding(mesh, P())
+    x = jax.ShapeDtypeStruct((batch, tokens, width), dtype, sharding=sharding)
+    scale = jax.ShapeDtypeStruct((batch, width), dtype, sharding=sharding)
+    plain = layer_norm_modulate_reference
+
+    def backward(x, scale, shift, dy):
+        return jax.vjp(plain, x, scale, shift)[1](dy)
+
+    return {
+        "forward": _kernels(_compile(plain, x, scale, scale)),
+        "backward": _kernels(_compile(backward, x, scale, scale, x)),
+    }
+
+
+def _compile(function: Any, *arguments: Any) -> Compiled:
+    return jax.jit(function).lower(*arguments).compile()
+
+
+def _kernels(compiled: Compiled) -> list[dict[str, dict[str, int]]]:
+    """Returns, for each kernel that a program launches, the bytes of what it accesses.
+
+    Under "reads" and "writes", by type and shape: each array counts once, as if every
+    kernel had all of the cache and none of what the one before left there.
+    """
+    text = compiled.as_text() or ""
+    entry = text[text.index("\nENTRY ") :]
+    types: dict[str, str] = {}
+    kernels = []
+    for name, result, kind, operands in re.findall(
+        r"^\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*?)\)", entry, re.MULTILINE
+    ):
+        types[name] = result
+        if kind in ("fusion", "custom-call", "copy", "reduce", "transpose"):
+            read = " ".join(types[o] for o in re.findall(r"%([\w.-]+)", operands))
+            kernels.append({"reads": _num_bytes(read), "writes": _num_bytes(result)})
+    return kernels
+
+
+def _num_bytes(types: str) -> dict[str, int]:
+    """Bytes of the arrays in a list of types such as `(bf16[2,3]{1,0}, f32[3]{0})`."""
+    sizes: dict[str, int] = {}
+    for kind, dims in re.findall(r"\b([a-z]+\d+)\[([\d,]*)\]", types):
+        dtype = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[kind]
+        count = math.prod(int(size) for size in dims.split(",") if size)
+        array = f"{kind}[{dims}]"
+        sizes[array] = sizes.get(array, 0) + count * jnp.dtype(dtype).itemsize
+    return sizes
+
+
+# Temporary bytes of a block.
+
+
+def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
+    """Temporary bytes of a block's forward and backward pass, and the kernels in it."""
+    report = {}
+    for form in ("kernel", "plain"):
+        if form == "plain":  # As JAX would differentiate and XLA compile them.
+            dit.layer_norm_modulate = layer_norm_modulate_reference
+            dit.gated_residual_layer_norm_modulate = (
+                gated_residual_layer_norm_modulate_reference
+            )
+        compiled = _compile_block(num_devices, tokens, width)
+        memory = compiled.memory_analysis()
+        assert memory is not None
+        report[form] = {
+            "temporary_bytes": memory.temp_size_in_bytes,
+            "targets": sorted(
+                set(re.findall(r'"(jaxload_\w+)"', compiled.as_text() or ""))
+            ),
+        }
+    return report
+
+
+def _linear_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Stands in for flash attention, which also saves little but its operands.
+
+    The scores of all pairs of tokens would hide everything else.
+    """
+    k, v = (
+        jnp.tanh(array.astype(jnp.float32)).mean(axis=1, keepdims=True)
+        for array in (k, v)
+    )
+    return q * k.astype(q.dtype) + v.astype(q.dtype)
+
+
+def _compile_block(num_devices: int, tokens: int, width: int) -> Compiled:
+    """Compiles for as many samples as there are devices, one on each."""
+    dit.attention = _linear_attention
+    mesh = Mesh(np.array(targets.H100.devices(num_devices)), ("data",))
+    # The proportions of Wan 2.1.
+    config = DiTConfig(
+        width=width,
+        depth=1,
+        num_heads=width // 128,
+        mlp_width=width * 35 // 6,
+        text_dim=4096,
+        num_text_tokens=512,
+    )
+    block = nnx.eval_shape(lambda: DiTBlock(config, rngs=nnx.Rngs(0)))
+    structure, parameters = nnx.split(block)
+
+    def spec(sharding: P, *shape: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(
+            shape, dtype, sharding=NamedSharding(mesh, sharding)
+        )
+
+    @functools.partial(jax.grad, argnums=(0, 1, 2, 3))
+    def gradients(parameters, x, time, text, angles, dy):
+        y = nnx.merge(structure, parameters)(x, time, text, angles)
+        return jnp.vdot(y, dy).astype(jnp.float32)
+
+    x = spec(P("data"), num_devices, tokens, width)
+    return _compile(
+        gradients,
+        jax.tree.map(lambda p: spec(P(), *p.shape, dtype=p.dtype), parameters),
+        x,
+        spec(P("data"), num_devices, NUM_MODULATIONS, width, dtype="float32"),
+        spec(P("data"), num_devices, config.num_text_tokens, width),
+        spec(P(), tokens, config.head_width // 2, dtype="float32"),
+        x,
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `python -m benchmarks.h100`; returns the exit code."""
+    what, *arguments = argv
+    if what == "kernels":
+        batch, tokens, width = map(int, arguments[0].split("x"))
+        report = _plain_kernels((batch, tokens, width), arguments[1])
+    else:
+        num_devices, tokens, width = map(int, arguments)
+        report = _block(num_devices, tokens, width)
+    print(json.dumps(report))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

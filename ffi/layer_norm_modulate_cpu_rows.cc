@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Compiled once for each set of instructions, with JAXLOAD_ISA as its name in
+// Isa. See vectors.h for what must not be called here.
+
+#include "layer_norm_modulate_cpu_rows.h"
+
+#include <cstdint>
+
+#include "isa.h"
+#include "layer_norm_modulate.h"
+#include "vectors.h"
+
+namespace jaxload::cpu {
+namespace {
+
+// Rows are taken two at a time: what they share is loaded once, and one is
+// summed while the sum of the other is still being added up.
+template <int n>
+struct NumRows {
+  static constexpr int value = n;
+};
+
+// Calls block(NumRows<n>, row) for n rows from `row` on, which are of one
+// sample, until it was called for rows [begin, end).
+template <typename Block>
+inline void ForEachBlock(int64_t begin, int64_t end, int64_t tokens,
+                         const Block& block) {
+  for (int64_t row = begin; row < end;) {
+    const int64_t sample_end = (row / tokens + 1) * tokens;
+    const int64_t last = end < sample_end ? end : sample_end;
+    for (; row + 2 <= last; row += 2) block(NumRows<2>(), row);
+    if (row < last) block(NumRows<1>(), row++);
+  }
+}
+
+// Pointers and numbers go to the loops below by value: the compiler takes a
+// vector that is stored for a change of anything that has an address.
+
+// A number for each row of a block.
+template <int kRows>
+struct PerRow {
+  float values[kRows];
+  float operator[](int i) const { return values[i]; }
+  float& operator[](int i) { return values[i]; }
+};
+
+template <int kRows>
+struct Statistics {
+  PerRow<kRows> mean;
+  PerRow<kRows> rstd;
+};
+
+template <int kRows>
+inline PerRow<kRows> Averages(const Sum* sums, int64_t width) {
+  PerRow<kRows> averages;
+  for (int i = 0; i < kRows; ++i) {
+    averages[i] = sums[i].Total() / static_cast<float>(width);
+  }
+  return averages;
+}
+
+// In the last pass over a block, which only stores, memory has time for the
+// next one: where it is not in a cache.
+template <Output output, typename T>
+inline void Prefetch(const T* from) {
+  if constexpr (output == Output::kStreamed) __builtin_prefetch(from);
+}
+
+// --- Forward ---------------------------------------------------------------
+
+template <int kRows, typename T>
+inline PerRow<kRows> Means(const T* x, int64_t width) {
+  Sum sums[kRows];
+  ForEachElement(width, [=, &sums](auto access, int64_t d) {
+    for (int i = 0; i < kRows; ++i) {
+      sums[i].Add(access, access.Load(x + i * width + d));
+    }
+  });
+  return Averages<kRows>(sums, width);
+}
+
+// Stores the residual, x + gate * h, and returns the means of what was stored.
+template <int kRows, typename T>
+inline PerRow<kRows> StoreResidual(const T* x, const T* h, const float* gate,
+                                   int64_t width, T* residual) {
+  Sum sums[kRows];
+  ForEachElement(width, [=, &sums](auto access, int64_t d) {
+    const auto gate_d = access.Load(gate + d);
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t at = i * width + d;
+      access.Store(access.Load(x + at) + gate_d * access.Load(h + at),
+                   residual + at);
+      sums[i].Add(access, access.Load(residual + at));
+    }
+  });
+  return Averages<kRows>(sums, width);
+}
+
+// From the centered sum of squares, in a second pass over x, because
+// E[x^2] - E[x]^2 cancels badly for large means.
+template <int kRows, typename T>
+inline PerRow<kRows> Rstds(const T* x, PerRow<kRows> mean, int64_t width,
+                           float eps) {
+  Sum squares[kRows];
+  ForEachElement(width, [=, &squares](auto access, int64_t d) {
+    for (int i = 0; i < kRows; ++i) {
+      const auto centered = access.Load(x + i * width + d) - mean[i];
+      squares[i].Add(access, centered * centered);
+    }
+  });
+  PerRow<kRows> rstd = Averages<kRows>(squares, width);
+  for (int i = 0; i < kRows; ++i) {
+    rstd[i] = 1.0f / __builtin_sqrtf(rstd[i] + eps);
+  }
+  return rstd;
+}
+
+template <int kRows, Output output, typename T>
+inline void Modulate(const T* x, Statistics<kRows> stats, const float* scale,
+                     const float* shift, int64_t width, T* y) {
+  ForEachElement(width, [=](auto access, int64_t d) {
+    const auto gain = 1.0f + access.Load(scale + d);
+    const auto offset = access.Load(shift + d);
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t at = i * width + d;
+      Prefetch<output>(x + kRows * width + at);
+      const auto x_hat = (access.Load(x + at) - stats.mean[i]) * stats.rstd[i];
+      access.template Store<output>(x_hat * gain + offset, y + at);
+    }
+  });
+}
+
+template <bool kGated, int kRows, Output output, typename T>
+inline void FwdBlock(const LayerNormModulateFwdArguments<T>& a, int64_t row) {
+  const int64_t width = a.shape.width;
+  const int64_t first = row * width;
+  const int64_t sample = row / a.shape.tokens * width;
+  const T* x = a.x + first;
+  Statistics<kRows> stats;
+  if constexpr (kGated) {
+    stats.mean = StoreResidual<kRows>(x, a.h + first, a.gate + sample, width,
+                                      a.residual + first);
+    x = a.residual + first;
+  } else {
+    stats.mean = Means<kRows>(x, width);
+  }
+  stats.rstd = Rstds<kRows>(x, stats.mean, width, a.eps);
+  Modulate<kRows, output>(x, stats, a.scale + sample, a.shift + sample, width,
+                          a.y + first);
+  for (int i = 0; i < kRows; ++i) {
+    a.mean[row + i] = stats.mean[i];
+    a.rstd[row + i] = stats.rstd[i];
+  }
+}
+
+// --- Backward --------------------------------------------------------------
+//
+// With g = dy * (1 + scale) and x_hat = (x - mean) * rstd:
+//   dx = rstd * (g - average(g) - x_hat * average(g * x_hat)).
+// The gated form adds the gradient of the residual, and has dh = dx * gate.
+
+// The rows of a block, and what is computed for each of them.
+template <int kRows, typename T>
+struct BwdBlockInputs {
+  int64_t width;
+  const T* x;
+  const T* dy;
+  const float* scale;
+  Statistics<kRows> stats;
+};
+
+template <int kRows>
+struct GradientAverages {
+  PerRow<kRows> g;
+  PerRow<kRows> g_x_hat;
+};
+
+// Also adds the rows to dscale and dshift.
+template <int kRows, typename T>
+inline GradientAverages<kRows> AverageGradients(BwdBlockInputs<kRows, T> in,
+                                                float* dscale, float* dshift) {
+  Sum g_sums[kRows], g_x_hat_sums[kRows];
+  ForEachElement(in.width, [=, &g_sums, &g_x_hat_sums](auto access, int64_t d) {
+    const auto gain = 1.0f + access.Load(in.scale + d);
+    auto dscale_d = access.Load(dscale + d);
+    auto dshift_d = access.Load(dshift + d);
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t at = i * in.width + d;
+      const auto x_hat =
+          (access.Load(in.x + at) - in.stats.mean[i]) * in.stats.rstd[i];
+      const auto dy = access.Load(in.dy + at);
+      const auto g = dy * gain;
+      g_sums[i].Add(access, g);
+      g_x_hat_sums[i].Add(access, g * x_hat);
+      dscale_d += dy * x_hat;
+      dshift_d += dy;
+    }
+    access.Store(dscale_d, dscale + d);
+    access.Store(dshift_d, dshift + d);
+  });
+  return {Averages<kRows>(g_sums, in.width),
+          Averages<kRows>(g_x_hat_sums, in.width)};
+}
+
+// Calls store(access, d, i, dx) with the gradient of x, without that of the
+// residual, at element d of row i.
+template <Output output, int kRows, typename T, typename Store>
+inline void ForEachGradient(BwdBlockInputs<kRows, T> in,
+                            GradientAverages<kRows> average,
+                            const Store& store) {
+  ForEachElement(in.width, [=](auto access, int64_t d) {
+    const auto gain = 1.0f + access.Load(in.scale + d);
+    for (int i = 0; i < kRows; ++i) {
+      const int64_t at = i * in.width + d;
+      Prefetch<output>(in.x + kRows * in.width + at);
+      Prefetch<output>(in.dy + kRows * in.width + at);
+      const auto x_hat =
+          (access.Load(in.x + at) - in.stats.mean[i]) * in.stats.rstd[i];
+      const auto g = access.Load(in.dy + at) * gain;
+      store(access, d, i,
+            in.stats.rstd[i] * (g - average.g[i] - x_hat * average.g_x_hat[i]));
+    }
+  });
+}
+
+// `sums` is dscale, dshift and, gated, dgate.
+template <bool kGated, int kRows, Output output, typename T>
+inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
+                     float* sums) {
+  const int64_t width = a.shape.width;
+  const int64_t first = row * width;
+  const int64_t sample = row / a.shape.tokens * width;
+  BwdBlockInputs<kRows, T> in = {
+      width, a.x + first, a.dy + first, a.scale + sample, {}};
+  for (int i = 0; i < kRows; ++i) {
+    in.stats.mean[i] = a.mean[row + i];
+    in.stats.rstd[i] = a.rstd[row + i];
+  }
+  if constexpr (kGated) {
+    // dh has room for the residual until it is written: each element of it
+    // after that of the residual was read for the last time.
+    StoreResidual<kRows>(in.x, a.h + first, a.gate + sample, width,
+                         a.dh + first);
+    in.x = a.dh + first;
+  }
+  const GradientAverages<kRows> averages =
+      AverageGradients(in, sums, sums + width);
+  T* dx = a.dx + first;
+  if constexpr (kGated) {
+    const T* h = a.h + first;
+    const T* dresidual = a.dresidual + first;
+    const float* gate = a.gate + sample;
+    T* dh = a.dh + first;
+    float* dgate = sums + 2 * width;
+    ForEachGradient<output>(
+        in, averages, [=](auto access, int64_t d, int i, auto dln) {
+          const int64_t at = i * width + d;
+          const auto total = access.Load(dresidual + at) + dln;
+          access.template Store<output>(total, dx + at);
+          access.template Store<output>(total * access.Load(gate + d), dh + at);
+          access.Store(access.Load(dgate + d) + total * access.Load(h + at),
+                       dgate + d);
+        });
+  } else {
+    ForEachGradient<output>(
+        in, averages, [=](auto access, int64_t d, int i, auto dln) {
+          access.template Store<output>(dln, dx + i * width + d);
+        });
+  }
+}
+
+// --- Outputs ---------------------------------------------------------------
+
+// Of an array of this size, nothing is left in the caches of a core when it is
+// read.
+constexpr int64_t kLargeBytes = 16 << 20;
+
+template <Output output>
+struct OutputConstant {
+  static constexpr Output value = output;
+};
+
+// Calls run(OutputConstant) with the way to store arrays of this shape.
+template <typename Run>
+inline void WithOutput(int64_t bytes, bool aligned, const Run& run) {
+  if (aligned && bytes >= kLargeBytes) {
+    run(OutputConstant<Output::kStreamed>());
+    EndStream();
+  } else {
+    run(OutputConstant<Output::kCached>());
+  }
+}
+
+template <typename T>
+inline int64_t NumBytes(const LayerNormModulateShape& shape) {
+  return shape.batch * shape.tokens * shape.width * sizeof(T);
+}
+
+}  // namespace
+
+// --- Entry points ----------------------------------------------------------
+
+template <Isa isa, bool kGated, typename T>
+void FwdRows(const LayerNormModulateFwdArguments<T>& a, int64_t begin,
+             int64_t end) {
+  const bool aligned = IsAligned(a.y, a.shape.width);
+  WithOutput(NumBytes<T>(a.shape), aligned, [&](auto output) {
+    ForEachBlock(begin, end, a.shape.tokens, [&](auto num_rows, int64_t row) {
+      FwdBlock<kGated, decltype(num_rows)::value, decltype(output)::value>(a,
+                                                                           row);
+    });
+  });
+}
+
+template <Isa isa, bool kGated, typename T>
+void BwdRows(const LayerNormModulateBwdArguments<T>& a, int64_t begin,
+             int64_t end, float* sums) {
+  const int64_t width = a.shape.width;
+  __builtin_memset(sums, 0, (kGated ? 3 : 2) * width * sizeof(float));
+  const bool aligned =
+      IsAligned(a.dx, width) && (!kGated || IsAligned(a.dh, width));
+  WithOutput(NumBytes<T>(a.shape), aligned, [&](auto output) {
+    ForEachBlock(begin, end, a.shape.tokens, [&](auto num_rows, int64_t row) {
+      BwdBlock<kGated, decltype(num_rows)::value, decltype(output)::value>(
+          a, row, sums);
+    });
+  });
+}
+
+template <Isa isa>
+void SumRows(const float* rows, int64_t num_rows, int64_t stride, int64_t width,
+             float* sum) {
+  __builtin_memset(sum, 0, width * sizeof(float));
+  for (int64_t row = 0; row < num_rows; ++row) {
+    ForEachElement(width, [&](auto access, int64_t d) {
+      access.Store(access.Load(sum + d) + access.Load(rows + row * stride + d),
+                   sum + d);
+    });
+  }
+}
+
+// --- Instantiations --------------------------------------------------------
+
+#define JAXLOAD_INSTANTIATE_ROWS(kGated, T)                       \
+  template void FwdRows<Isa::JAXLOAD_ISA, kGated>(                \
+      const LayerNormModulateFwdArguments<T>&, int64_t, int64_t); \
+  template void BwdRows<Isa::JAXLOAD_ISA, kGated>(                \
+      const LayerNormModulateBwdArguments<T>&, int64_t, int64_t, float*)
+
+JAXLOAD_INSTANTIATE_ROWS(false, float);
+JAXLOAD_INSTANTIATE_ROWS(false, BFloat16);
+JAXLOAD_INSTANTIATE_ROWS(false, Float16);
+JAXLOAD_INSTANTIATE_ROWS(true, float);
+JAXLOAD_INSTANTIATE_ROWS(true, BFloat16);
+JAXLOAD_INSTANTIATE_ROWS(true, Float16);
+
+template void SumRows<Isa::JAXLOAD_ISA>(const float*, int64_t, int64_t, int64_t,
+                                        float*);
+
+}  // namespace jaxload::cpu

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+#include "thread_pool.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cfenv>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace jaxload {
+namespace {
+
+// One call of ParallelFor. A task of the pool may start when it has returned:
+// then there is no item left, and `run`, which is the caller's, is not called.
+class Loop {
+ public:
+  Loop(int64_t num_items, const std::function<void(int64_t)>& run)
+      : num_items_(num_items), run_(run) {}
+
+  // Takes items until there are none left.
+  void Work() {
+    int64_t num_done = 0;
+    for (int64_t item; (item = next_.fetch_add(1)) < num_items_; ++num_done) {
+      run_(item);
+    }
+    if (num_done == 0) return;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    num_done_ += num_done;
+    if (num_done_ == num_items_) all_done_.notify_one();
+  }
+
+  void Wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    all_done_.wait(lock, [this] { return num_done_ == num_items_; });
+  }
+
+ private:
+  const int64_t num_items_;
+  const std::function<void(int64_t)>& run_;
+  std::atomic<int64_t> next_{0};
+  std::mutex mutex_;
+  std::condition_variable all_done_;
+  int64_t num_done_ = 0;
+};
+
+}  // namespace
+
+void ParallelFor(ThreadPool& pool, int64_t max_threads, int64_t num_items,
+                 const std::function<void(int64_t)>& run) {
+  const int64_t num_threads =
+      std::min({max_threads, num_items, pool.num_threads()});
+  if (num_threads <= 1) {
+    for (int64_t item = 0; item < num_items; ++item) run(item);
+    return;
+  }
+  // Threads may differ in whether they flush subnormals to 0.
+  std::fenv_t environment;
+  std::fegetenv(&environment);
+  const auto loop = std::make_shared<Loop>(num_items, run);
+  for (int64_t i = 1; i < num_threads; ++i) {
+    pool.Schedule([loop, environment] {
+      std::fenv_t own;
+      std::fegetenv(&own);
+      std::fesetenv(&environment);
+      loop->Work();
+      std::fesetenv(&own);
+    });
+  }
+  loop->Work();
+  loop->Wait();
+}
+
+}  // namespace jaxload

@@ -1,0 +1,128 @@
+"""The operations of the layer_norm_modulate family, each with its float64 twin."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxload.ops.gated_residual_layer_norm_modulate import (
+    gated_residual_layer_norm_modulate,
+    gated_residual_layer_norm_modulate_reference,
+)
+from jaxload.ops.layer_norm_modulate import (
+    layer_norm_modulate,
+    layer_norm_modulate_reference,
+)
+
+EPS = 1e-6
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One operation: its forms, what they take, and what they should return."""
+
+    function: Callable[..., Any]
+    reference: Callable[..., Any]
+    arguments: tuple[str, ...]
+    """Names with axes; each result has the axes of x."""
+
+    num_results: int
+    float64: Callable[..., Any]
+    """From arguments, cotangents and results to what results and gradients must be."""
+
+    @property
+    def name(self) -> str:
+        """What messages and targets call it."""
+        return self.function.__name__
+
+    def kernel(self, *arguments: jax.Array) -> tuple[jax.Array, ...]:
+        """The form that may run a kernel."""
+        return tuple(jax.tree.leaves(self.function(*arguments)))
+
+    def plain(self, *arguments: jax.Array) -> tuple[jax.Array, ...]:
+        """The form that defines what the kernel has to return."""
+        return tuple(jax.tree.leaves(self.reference(*arguments)))
+
+    def inputs(self, shape, dtype=jnp.float32, *modulation_dtypes):
+        """Returns arguments and cotangents; modulations take turns with their dtypes.
+
+        The shape is that of x, and may have more axes in front.
+        """
+        rng = np.random.default_rng(0)
+
+        def normal(axes, dtype):
+            *batch, tokens, width = shape
+            dims = {"BSD": (*batch, tokens, width), "BD": (*batch, width)}[axes]
+            return jnp.asarray(rng.standard_normal(dims), dtype)
+
+        axes = [name.split("_")[1] for name in self.arguments]
+        dtypes = list(modulation_dtypes or [dtype])
+        arguments = [
+            normal(axes, dtype if axes == "BSD" else dtypes[i % len(dtypes)])
+            for i, axes in enumerate(axes)
+        ]
+        cotangents = [normal("BSD", dtype) for _ in range(self.num_results)]
+        return tuple(arguments), tuple(cotangents)
+
+
+def _layer_norm_modulate64(arguments, cotangents, results):
+    del results
+    x_BSD, scale_BD, shift_BD = (np.asarray(a).astype(np.float64) for a in arguments)
+    (dy_BSD,) = (np.asarray(c).astype(np.float64) for c in cotangents)
+    rstd_BS1 = 1 / np.sqrt(x_BSD.var(axis=-1, keepdims=True) + EPS)
+    x_hat_BSD = (x_BSD - x_BSD.mean(axis=-1, keepdims=True)) * rstd_BS1
+    gain_B1D = 1 + scale_BD[:, None]
+    g_BSD = dy_BSD * gain_B1D
+    dx_BSD = rstd_BS1 * (
+        g_BSD
+        - g_BSD.mean(axis=-1, keepdims=True)
+        - x_hat_BSD * (g_BSD * x_hat_BSD).mean(axis=-1, keepdims=True)
+    )
+    y_BSD = x_hat_BSD * gain_B1D + shift_BD[:, None]
+    return (y_BSD,), (dx_BSD, (dy_BSD * x_hat_BSD).sum(axis=1), dy_BSD.sum(axis=1))
+
+
+def _gated_residual_layer_norm_modulate64(arguments, cotangents, results):
+    x_BSD, h_BSD, gate_BD = (np.asarray(a).astype(np.float64) for a in arguments[:3])
+    residual_BSD = x_BSD + gate_BD[:, None] * h_BSD
+    # What is normalized is the residual as it is returned: rounded.
+    (y_BSD,), (dresidual_BSD, dscale_BD, dshift_BD) = _layer_norm_modulate64(
+        (results[0], *arguments[3:]), cotangents[1:], results[1:]
+    )
+    dx_BSD = np.asarray(cotangents[0]).astype(np.float64) + dresidual_BSD
+    dh_BSD, dgate_BD = gate_BD[:, None] * dx_BSD, (h_BSD * dx_BSD).sum(axis=1)
+    return (residual_BSD, y_BSD), (dx_BSD, dh_BSD, dgate_BD, dscale_BD, dshift_BD)
+
+
+OPERATIONS = [
+    Operation(
+        layer_norm_modulate,
+        layer_norm_modulate_reference,
+        arguments=("x_BSD", "scale_BD", "shift_BD"),
+        num_results=1,
+        float64=_layer_norm_modulate64,
+    ),
+    Operation(
+        gated_residual_layer_norm_modulate,
+        gated_residual_layer_norm_modulate_reference,
+        arguments=("x_BSD", "h_BSD", "gate_BD", "scale_BD", "shift_BD"),
+        num_results=2,
+        float64=_gated_residual_layer_norm_modulate64,
+    ),
+]
+
+
+@pytest.fixture(params=OPERATIONS, ids=lambda operation: operation.name)
+def operation(request: pytest.FixtureRequest) -> Operation:
+    """Each operation in turn."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def operations() -> list[Operation]:
+    """All operations at once."""
+    return OPERATIONS

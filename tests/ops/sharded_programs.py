@@ -1,0 +1,191 @@
+"""Compiles the layer_norm_modulate family for a mesh, and tells what XLA made of it.
+
+Prints, as JSON, which kernels each program calls and what it communicates, beside what
+is expected. Runs the programs too if it is given inputs:
+
+    python tests/ops/sharded_programs.py [INPUTS.npz RESULTS.npz]
+"""
+
+# Shape suffixes: B batch, S tokens, D width.
+
+import dataclasses
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jax.stages import Compiled
+
+from jaxload.ops import gated_residual_layer_norm_modulate, layer_norm_modulate
+
+SIZES = {"B": 8, "S": 80, "D": 24}
+DTYPE = "bfloat16"  # Of all that comes in; sums over tokens must be float32 even so.
+
+MESH_SHAPE = (4, 2)
+MESH_AXES = ("data", "sequence")
+
+CASES = {  # The mesh axes that each axis of the arrays is cut over.
+    "batch": {"B": ("data",)},
+    "batch-over-all": {"B": ("data", "sequence")},
+    "tokens": {"S": ("sequence",)},
+    "tokens-over-all": {"S": ("data", "sequence")},
+    "batch-and-tokens": {"B": ("data",), "S": ("sequence",)},
+    "width": {"B": ("data",), "D": ("sequence",)},
+}
+
+_COLLECTIVES = (
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-broadcast",
+    "collective-permute",
+    "ragged-all-to-all",
+    "reduce-scatter",
+)
+
+Finding = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Results and gradients of one operation, with arrays that are cut in one way."""
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    num_results: int
+    case: str
+
+    @property
+    def name(self) -> str:
+        """The operation and the case."""
+        return f"{self.function.__name__}/{self.case}"
+
+    def compile(self, mesh: Mesh) -> Compiled:
+        """Compiles from shapes alone, so that devices need not be there."""
+
+        def run(arguments, cotangents):
+            results, vjp = jax.vjp(self._function, *arguments)
+            return results, vjp(cotangents)
+
+        specs = [self._spec(mesh, axes) for axes in self.arguments]
+        cotangents = [self._spec(mesh, "BSD")] * self.num_results
+        return jax.jit(run).lower(specs, cotangents).compile()
+
+    def _function(self, *arguments: jax.Array) -> list[jax.Array]:
+        return jax.tree.leaves(self.function(*arguments))
+
+    def _spec(self, mesh: Mesh, axes: str) -> jax.ShapeDtypeStruct:
+        cut = CASES[self.case]
+        return jax.ShapeDtypeStruct(
+            [SIZES[axis] for axis in axes],
+            DTYPE,
+            sharding=NamedSharding(mesh, P(*(cut.get(axis) for axis in axes))),
+        )
+
+    def expected(self, mesh: Mesh) -> Finding:
+        """Kernels on shards, and nothing communicated but float32 sums over tokens.
+
+        A cut width has to be gathered, in whatever way: then this is not in the answer.
+        """
+        cut = CASES[self.case]
+        local = {
+            axis: size // math.prod(mesh.shape[name] for name in cut.get(axis, ()))
+            for axis, size in SIZES.items()
+        }
+        local["D"] = SIZES["D"]  # Gathered where it is cut.
+
+        def shape(axes: str) -> str:
+            dtype = "bf16" if axes == "BSD" else "f32"
+            return f"{dtype}[{','.join(str(local[axis]) for axis in axes)}]"
+
+        sums = [shape(axes) for axes in self.arguments if axes == "BD"]
+        # Runs of 32 tokens; there are too few for the limit on the number of runs.
+        num_runs = -(-local["S"] // 32)
+        workspace = f"f32[{local['B']},{num_runs},{len(sums)},{local['D']}]"
+        results = [shape("BSD")] * self.num_results
+        name = f"jaxload_{self.function.__name__}"
+        calls = [
+            [f"{name}_bwd", [*map(shape, self.arguments), workspace]],
+            [f"{name}_fwd", [*results, shape("BS"), shape("BS")]],
+        ]
+        if "D" in cut:
+            return {"calls": calls}
+        collectives = [["all-reduce", sums]] if "S" in cut else []
+        return {"calls": calls, "collectives": collectives}
+
+
+PROGRAMS = [
+    Program(function, arguments, num_results, case)
+    for function, arguments, num_results in (
+        (layer_norm_modulate, ("BSD", "BD", "BD"), 1),
+        (gated_residual_layer_norm_modulate, ("BSD", "BSD", "BD", "BD", "BD"), 2),
+    )
+    for case in CASES
+]
+
+
+def find(compiled: Compiled) -> Finding:
+    """Returns the kernels and the collectives of a program, with their result types."""
+    finding: Finding = {"calls": [], "collectives": []}
+    for kind, types, line in _instructions(compiled.as_text() or ""):
+        target = re.search(r'custom_call_target="(jaxload_\w+)"', line)
+        if target:
+            finding["calls"].append([target[1], types])
+        if kind in _COLLECTIVES:
+            finding["collectives"].append([kind, types])
+    return {what: sorted(instructions) for what, instructions in finding.items()}
+
+
+def _instructions(text: str) -> Iterator[tuple[str, list[str], str]]:
+    for line in text.splitlines():
+        match = re.search(r" = (.*?) ([a-z][a-z0-9-]*)\(", line)
+        if match:
+            types = re.findall(r"\w+\[[\d,]*\]", match[1])
+            yield match[2].removesuffix("-start"), types, line
+
+
+def make_mesh(devices: Sequence[Any], axis_type: AxisType) -> Mesh:
+    """The mesh that the cases are written for; of any devices, there or not."""
+    return Mesh(np.array(devices).reshape(MESH_SHAPE), MESH_AXES, (axis_type,) * 2)
+
+
+def _run(program: Program, compiled: Compiled, inputs: dict[str, np.ndarray]) -> list:
+    name = program.function.__name__
+    arrays = [
+        jax.device_put(jnp.asarray(inputs[f"{name}/{i}"], DTYPE), sharding)
+        for i, sharding in enumerate(jax.tree.leaves(compiled.input_shardings))
+    ]
+    num_arguments = len(program.arguments)
+    results = compiled(arrays[:num_arguments], arrays[num_arguments:])
+    return [np.asarray(result, np.float32) for result in jax.tree.leaves(results)]
+
+
+def main(argv: Sequence[str]):
+    """Runs all programs with both kinds of mesh axes; see above."""
+    jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
+    jax.config.update("jax_enable_compilation_cache", False)
+    inputs = dict(np.load(argv[0])) if argv else {}
+    report, results = {}, {}
+    for axis_type in (AxisType.Auto, AxisType.Explicit):
+        mesh = make_mesh(jax.devices(), axis_type)
+        for program in PROGRAMS:
+            name = f"{program.name}/{axis_type.name}"
+            compiled = program.compile(mesh)
+            report[name] = {"found": find(compiled), "expected": program.expected(mesh)}
+            if inputs:
+                for i, array in enumerate(_run(program, compiled, inputs)):
+                    results[f"{name}/{i}"] = array
+    if argv:
+        np.savez(argv[1], **results)
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,106 @@
+"""Compiled for H100s that are not there: our kernels are in it, and stay on shards."""
+
+import collections
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import h100
+from jaxload.ops import _ffi
+from jaxload.targets.gpu import ENVIRONMENT
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools():
+    """Skips without the tools, or fails if CUDA is required."""
+    missing = []
+    if "cuda" not in _ffi.platforms():
+        missing.append("jaxload._ffi was built without CUDA")
+    if not h100.PLUGIN.is_dir():
+        missing.append(f"JAX's CUDA plugin is not in {h100.PLUGIN}")
+    if not missing:
+        return
+    message = f"{' and '.join(missing)}; run `make test REQUIRE=cpu,cuda`"
+    if "cuda" in os.environ.get("JAXLOAD_REQUIRE_KERNELS", "").split(","):
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+SHARDED = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import sharded_programs
+from jax.sharding import AxisType
+from jaxload import targets
+mesh = sharded_programs.make_mesh(targets.H100.devices(8), AxisType.Auto)
+print(json.dumps({{
+    program.name: {{
+        "found": sharded_programs.find(program.compile(mesh)),
+        "expected": program.expected(mesh),
+    }}
+    for program in sharded_programs.PROGRAMS
+}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def sharded_programs():
+    """What XLA makes for eight H100s of each program of sharded_programs.py."""
+    environment = (
+        os.environ
+        | ENVIRONMENT
+        | {
+            "PYTHONPATH": os.pathsep.join([str(h100.PLUGIN), *sys.path]),
+            "JAX_PLATFORMS": "",
+        }
+    )
+    command = [sys.executable, "-c", SHARDED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _num_elements(collectives):
+    """By kind and type, the elements of all results: XLA may join several in one."""
+    counts = collections.Counter()
+    for kind, types in collectives:
+        for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", " ".join(types)):
+            counts[kind, dtype] += math.prod(map(int, filter(None, dims.split(","))))
+    return counts
+
+
+def test_kernels_run_on_shards(sharded_programs):
+    assert len(sharded_programs) >= 12
+    for name, program in sharded_programs.items():
+        found, expected = program["found"], program["expected"]
+        assert found["calls"] == expected["calls"], name
+        if "collectives" in expected:
+            assert _num_elements(found["collectives"]) == _num_elements(
+                expected["collectives"]
+            ), name
+
+
+@pytest.mark.parametrize("num_devices", [1, 8])
+def test_a_block_needs_less_memory(num_devices, capsys):
+    report = h100.run("block", str(num_devices), "2048", "1536")
+    kernel, plain = report["kernel"], report["plain"]
+    with capsys.disabled():
+        print(
+            f"\nblock on {num_devices} H100: {kernel['temporary_bytes']:,} temporary "
+            f"bytes with kernels, {plain['temporary_bytes']:,} with the plain form"
+        )
+    assert plain["targets"] == []
+    assert kernel["targets"] == [
+        f"jaxload_{name}_{direction}"
+        for name in ("gated_residual_layer_norm_modulate", "layer_norm_modulate")
+        for direction in ("bwd", "fwd")
+    ]
+    assert kernel["temporary_bytes"] < plain["temporary_bytes"]
