@@ -40,7 +40,7 @@ format: setup ## Formats Python and C++.
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-bench: setup ## Runs the benchmarks; each prints ratios from one run.
+bench: setup cuda .venv/.h100 ## Runs the benchmarks; each prints ratios from one run.
 	$(BIN)/python -m benchmarks.layer_norm_modulate $(ARGS)
 
 wheel: setup ## Builds a wheel into dist/.

@@ -52,7 +52,8 @@ void LayerNormModulateFwd(Isa isa, ThreadPool& pool,
                 CeilDiv(num_rows, rows_per_item), [&](int64_t item) {
                   const int64_t begin = item * rows_per_item;
                   const int64_t end = std::min(begin + rows_per_item, num_rows);
-                  FwdRows<constant.value, kGated>(arguments, begin, end);
+                  FwdRows<decltype(constant)::value, kGated>(arguments, begin,
+                                                             end);
                 });
   });
 }
@@ -62,7 +63,9 @@ void LayerNormModulateBwd(Isa isa, ThreadPool& pool,
                           const LayerNormModulateBwdArguments<T>& arguments) {
   constexpr int64_t kNumSums = kGated ? 3 : 2;
   float* const sums[] = {arguments.dscale, arguments.dshift, arguments.dgate};
-  const auto [batch, tokens, width] = arguments.shape;
+  const int64_t batch = arguments.shape.batch;
+  const int64_t tokens = arguments.shape.tokens;
+  const int64_t width = arguments.shape.width;
   const int64_t run_length =
       std::max<int64_t>(CeilDiv(tokens, arguments.num_runs), 1);
   const int64_t num_runs = CeilDiv(tokens, run_length);
@@ -78,14 +81,14 @@ void LayerNormModulateBwd(Isa isa, ThreadPool& pool,
           const int64_t begin = sample * tokens + run * run_length;
           const int64_t end =
               std::min(begin + run_length, (sample + 1) * tokens);
-          BwdRows<constant.value, kGated>(
+          BwdRows<decltype(constant)::value, kGated>(
               arguments, begin, end,
               arguments.workspace + sample * sample_stride + run * run_stride);
         });
     ParallelFor(pool, MaxThreads(batch * num_runs * run_stride * sizeof(float)),
                 batch * kNumSums, [&](int64_t item) {
                   const int64_t sample = item / kNumSums, i = item % kNumSums;
-                  SumRows<constant.value>(
+                  SumRows<decltype(constant)::value>(
                       arguments.workspace + sample * sample_stride + i * width,
                       num_runs, run_stride, width, sums[i] + sample * width);
                 });

@@ -141,6 +141,37 @@ def test_the_same_seed_gives_the_same_losses(finished, data: Path, tmp_path: Pat
     assert losses(other) != losses(workdir)
 
 
+WITHOUT_KERNELS = """
+import sys
+sys.modules["jaxload._ffi"] = None  # As if it had not been built.
+from jaxload import train
+sys.exit(train.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+def test_kernels_give_the_losses_of_the_plain_forms(
+    finished, data: Path, tmp_path: Path
+):
+    _, _, _, *args = command(data=data, workdir=tmp_path)
+    result = subprocess.run(
+        [sys.executable, "-c", WITHOUT_KERNELS, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "jaxload._ffi was not built" in result.stderr
+    with_kernels, plain = (
+        np.array([row.loss for row in read_metrics(workdir / "metrics.jsonl")])
+        for workdir in (finished[0], tmp_path)
+    )
+    # Four times the largest difference seen. They are not equal: were they, the kernels
+    # would not have run.
+    np.testing.assert_allclose(with_kernels, plain, rtol=4e-7)
+    assert (with_kernels != plain).any()
+
+
 def kill_in_mid_run(process: subprocess.Popen, metrics: Path, num_rows: int) -> None:
     for _ in itertools.count():
         assert process.poll() is None, "the run ended before it could be killed"

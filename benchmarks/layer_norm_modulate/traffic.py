@@ -6,12 +6,15 @@ cache; XLA's are those of the arrays that its H100 code for the plain form acces
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import ml_dtypes
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
 from benchmarks import h100
 from jaxload.ops._kernel import workspace_shape
@@ -101,6 +104,41 @@ def _traffic(
         xla=xla or None,
         xla_kernels=xla_kernels,
     )
+
+
+# Printing.
+
+
+def targets(rows: Sequence[Traffic]) -> dict[str, bool]:
+    """Returns what is asked for, in words, and whether all rows have it."""
+    return {
+        f"{direction}: at most {most:g} times the least bytes": all(
+            row.over_least <= most for row in rows if row.direction == direction
+        )
+        for direction, most in MAX_OVER_LEAST.items()
+    }
+
+
+def print_table(rows: Sequence[Traffic], console: Console):
+    """Prints all rows, and which targets were met."""
+    titles = ("least MB", "ours MB", "XLA MB", "ours / least", "XLA / least")
+    table = Table("shape", "dtype", "direction", *titles)
+    for column in table.columns[3:]:
+        column.justify = "right"
+    for row in rows:
+        megabytes = [f"{size / 1e6:.2f}" for size in (row.least, row.ours)]
+        xla, xla_over_least = "-", "-"
+        if row.xla is not None:
+            xla, xla_over_least = f"{row.xla / 1e6:.2f}", f"{row.xla / row.least:.3f}"
+        table.add_row(
+            *("x".join(map(str, row.shape)), row.dtype, row.direction),
+            *(*megabytes, xla, f"{row.over_least:.3f}", xla_over_least),
+        )
+    console.print(table)
+    if not has_xla():
+        console.print("XLA's bytes are left out: needs JAX's CUDA plugin; `make bench`")
+    for target, is_met in targets(rows).items():
+        console.print(f"{'met' if is_met else 'missed'}: {target}")
 
 
 # The figure.

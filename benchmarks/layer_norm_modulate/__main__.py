@@ -1,0 +1,132 @@
+"""Measures layer_norm_modulate: time on the CPU, bytes on a GPU, memory of a block.
+
+    python -m benchmarks.layer_norm_modulate [--json] [--only SECTION] [--figure PNG]
+
+The GPU sections need no GPU: the CUDA kernels run on the CPU, and XLA compiles for an
+H100 that is not there. What needs a tool that is missing is left out, and says so.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+
+from benchmarks import h100
+from benchmarks.layer_norm_modulate import timing, traffic
+from jaxload.ops import _ffi
+
+SHAPES = (
+    (1, 32760, 1536),
+    (4, 7800, 1536),
+    (16, 1560, 1536),
+    (1, 8192, 5120),
+    (1, 512, 1536),
+)
+DTYPES = ("float32", "bfloat16")
+
+# Tokens and width of a block of Wan 2.1 1.3B at 81 frames of 480p.
+BLOCK = (32760, 1536)
+
+SECTIONS = ("timing", "traffic", "memory")
+
+_Report = dict[str, Any]
+
+
+def _time(progress: Progress, console: Console | None) -> _Report:
+    cases = [(shape, dtype) for shape in SHAPES for dtype in DTYPES]
+    task = progress.add_task("time on the CPU", total=len(cases))
+    rows = []
+    for case in cases:
+        rows += timing.measure(*case)
+        progress.advance(task)
+    if console:
+        timing.print_table(rows, console)
+    return {
+        "rows": [
+            dataclasses.asdict(row) | {"speedup": row.speedup, "over_map": row.over_map}
+            for row in rows
+        ],
+        "targets": timing.targets(rows),
+    }
+
+
+def _count(progress: Progress, console: Console | None, figure: Path | None) -> _Report:
+    cases = [(shape, dtype) for shape in SHAPES for dtype in DTYPES]
+    task = progress.add_task("bytes on an H100", total=len(cases))
+    rows = []
+    for case in cases:
+        rows += traffic.measure(*case)
+        progress.advance(task)
+    if console:
+        traffic.print_table(rows, console)
+    if figure:
+        first = (SHAPES[0], "bfloat16")
+        traffic.draw([row for row in rows if (row.shape, row.dtype) == first], figure)
+    return {
+        "rows": [
+            dataclasses.asdict(row) | {"over_least": row.over_least} for row in rows
+        ],
+        "targets": traffic.targets(rows),
+    }
+
+
+def _block(progress: Progress, console: Console | None) -> _Report:
+    if not h100.PLUGIN.is_dir() or "cuda" not in _ffi.platforms():
+        reason = "left out: needs `make cuda` and JAX's CUDA plugin; run `make bench`"
+        if console:
+            console.print(f"temporary memory of a block: {reason}")
+        return {"skipped": reason}
+    task = progress.add_task("memory of a block", total=1)
+    tokens, width = BLOCK
+    report = h100.run("block", "1", str(tokens), str(width))
+    progress.advance(task)
+    sizes = {form: report[form]["temporary_bytes"] for form in ("kernel", "plain")}
+    if console:
+        console.print(
+            f"temporary memory of a block of {tokens} tokens, width {width}, forward "
+            f"and backward on one H100: {sizes['kernel'] / 1e6:,.0f} MB with our "
+            f"kernels, {sizes['plain'] / 1e6:,.0f} MB with the plain forms"
+        )
+    return {"tokens": tokens, "width": width, "temporary_bytes": sizes}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs `python -m benchmarks.layer_norm_modulate`; returns the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print JSON, not tables")
+    parser.add_argument("--only", choices=SECTIONS, help="run this section alone")
+    parser.add_argument(
+        "--figure", type=Path, metavar="PNG", help="draw what the passes read and write"
+    )
+    args = parser.parse_args(argv)
+    if "cpu" not in _ffi.platforms():
+        sys.exit(
+            "benchmarks.layer_norm_modulate: there is no kernel to time; build the "
+            "extension with `make setup`"
+        )
+
+    # Piped, tables would be cut to 80 columns.
+    width = None if sys.stdout.isatty() else 110
+    console = None if args.json else Console(width=width)
+    report: _Report = {}
+    # On stderr, so that --json can be piped.
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        if args.only in (None, "timing"):
+            report["timing"] = _time(progress, console)
+        if args.only in (None, "traffic"):
+            report["traffic"] = _count(progress, console, args.figure)
+        if args.only in (None, "memory"):
+            report["memory"] = _block(progress, console)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
