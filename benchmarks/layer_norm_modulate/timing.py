@@ -59,8 +59,10 @@ class Arm:
     constants: Any
     state: Any
     steps_per_turn: int = 2
-    """As many as it takes for arrays that swap places to be back in theirs, so that
-    none is copied at the end of a turn; one where XLA would fuse two."""
+    """Two, so that arrays swap places and are not copied back at the end of a turn;
+    one where XLA would fuse two."""
+
+    compiler_options: dict[str, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,54 +102,54 @@ def _make_inputs(shape: tuple[int, int, int], dtype: jnp.dtype) -> Inputs:
     )
 
 
-# The arms. Each step takes an array of the size of x that the one before returned, so
-# that none can be left out or moved out of the loop, and adds to its sums over tokens,
-# for the same reason. It also returns what it took: two steps then write where the
-# other one reads, and XLA need not allocate, or copy.
+# The arms. Each step takes an array of the size of x that the one before returned, and
+# adds to sums over tokens, so that nothing can be left out. It also returns what it
+# took: two steps then write where the other one reads, and XLA need not allocate, or
+# copy.
 
 
 def _add(sums: Sequence[jax.Array], more: Sequence[jax.Array]) -> list[jax.Array]:
     return [a + b for a, b in zip(sums, more, strict=True)]
 
 
-def _forward(op: _Op, inputs: Inputs) -> Arm:
+def _our_forward(inputs: Inputs) -> Arm:
     def step(modulation: tuple[jax.Array, jax.Array], state: _Arrays) -> _Arrays:
         x, _ = state
-        return op(x, *modulation), x
+        return layer_norm_modulate(x, *modulation), x
 
     return Arm(step, (inputs.scale, inputs.shift), (inputs.x, inputs.dy))
 
 
+def _plain_forward(inputs: Inputs) -> Arm:
+    # Without x, since XLA's own code is faster if it may write where it has read.
+    def step(modulation: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
+        return layer_norm_modulate_reference(x, *modulation)
+
+    return Arm(step, (inputs.scale, inputs.shift), inputs.x)
+
+
 def _backward(
-    vjp: Callable[[Any, jax.Array, jax.Array], _Arrays], constants: Any, inputs: Inputs
+    vjp: Callable[[Any, jax.Array], _Arrays], constants: Any, inputs: Inputs
 ) -> Arm:
     def step(constants: Any, state: _Arrays) -> _Arrays:
-        x, dy, _, *sums = state
-        dx, *more = vjp(constants, x, dy)
-        # With the same x in every step, XLA would compute what depends on nothing else
-        # ahead of the loop.
-        return dy, dx, x, *_add(sums, more)
+        dy, _, *sums = state
+        dx, *more = vjp(constants, dy)
+        return dx, dy, *_add(sums, more)
 
-    state = (inputs.x, inputs.dy, inputs.x, inputs.scale, inputs.shift)
-    return Arm(step, constants, state, steps_per_turn=3)
+    return Arm(step, constants, (inputs.dy, inputs.x, inputs.scale, inputs.shift))
 
 
 def _our_backward(inputs: Inputs) -> Arm:
     _, vjp = jax.jit(functools.partial(jax.vjp, layer_norm_modulate))(*inputs.arguments)
-
-    def vjp_at(vjp: Callable[[jax.Array], _Arrays], x: jax.Array, dy: jax.Array):
-        # The statistics are those of another x, which takes no more or less time.
-        return jax.tree.map(lambda saved: x if saved.ndim == 3 else saved, vjp)(dy)
-
-    return _backward(vjp_at, vjp, inputs)
+    return _backward(lambda vjp, dy: vjp(dy), vjp, inputs)
 
 
 def _plain_backward(inputs: Inputs) -> Arm:
     # From x, scale and shift: what it would save otherwise is larger than x.
-    def vjp_at(modulation: _Arrays, x: jax.Array, dy: jax.Array) -> _Arrays:
-        return jax.vjp(layer_norm_modulate_reference, x, *modulation)[1](dy)
+    def vjp(arguments: _Arrays, dy: jax.Array) -> _Arrays:
+        return jax.vjp(layer_norm_modulate_reference, *arguments)[1](dy)
 
-    return _backward(vjp_at, (inputs.scale, inputs.shift), inputs)
+    return _backward(vjp, inputs.arguments, inputs)
 
 
 def _forward_backward(op: _Op, inputs: Inputs) -> Arm:
@@ -173,22 +175,25 @@ def _forward_map(inputs: Inputs) -> Arm:
 
 
 def _backward_map(inputs: Inputs) -> Arm:
-    def step(x: jax.Array, state: _Arrays) -> _Arrays:
-        dy, weight = state  # Of its own in each step, so that no product is constant.
-        mixed = weight * x.astype(jnp.float32) + (1 - weight) * dy.astype(jnp.float32)
-        return mixed.astype(x.dtype), 0.9 * weight
+    def step(x: jax.Array, dy: jax.Array) -> jax.Array:
+        mixed = 0.1 * x.astype(jnp.float32) + 0.9 * dy.astype(jnp.float32)
+        return mixed.astype(x.dtype)
 
-    return Arm(step, inputs.x, (inputs.dy, jnp.float32(0.5)), steps_per_turn=1)
+    # Or XLA multiplies x ahead of the loop, into an array that is larger if x has 16
+    # bits. Of its plain forms it may compute there what it can.
+    options = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
+    return Arm(step, inputs.x, inputs.dy, steps_per_turn=1, compiler_options=options)
 
 
 def _arms(direction: str, inputs: Inputs) -> dict[str, Arm]:
     """Returns our arm and XLA's; the map of both directions is the sum of two."""
+    if direction == "forward":
+        return {"ours": _our_forward(inputs), "xla": _plain_forward(inputs)}
     if direction == "backward":
         return {"ours": _our_backward(inputs), "xla": _plain_backward(inputs)}
-    arm = {"forward": _forward, "forward + backward": _forward_backward}[direction]
     return {
-        "ours": arm(layer_norm_modulate, inputs),
-        "xla": arm(layer_norm_modulate_reference, inputs),
+        "ours": _forward_backward(layer_norm_modulate, inputs),
+        "xla": _forward_backward(layer_norm_modulate_reference, inputs),
     }
 
 
@@ -202,7 +207,7 @@ def _compile_loop(arm: Arm) -> Callable[[int], float]:
     than the arithmetic; and each run goes on from the last, in the same memory.
     """
 
-    @functools.partial(jax.jit, donate_argnums=2)
+    @functools.partial(jax.jit, donate_argnums=2, compiler_options=arm.compiler_options)
     def loop(num_turns: int, constants: Any, state: Any) -> Any:
         def turn(_: int, state: Any) -> Any:
             for _ in range(arm.steps_per_turn):
