@@ -1,11 +1,13 @@
 """What XLA makes for H100s that are not there, of the plain forms and of ours.
 
     python -m benchmarks.h100 kernels SHAPE DTYPE     # e.g. 1x32760x1536 bfloat16
+    python -m benchmarks.h100 pass SHAPE DTYPE
     python -m benchmarks.h100 block NUM_DEVICES TOKENS WIDTH
 
 Prints JSON: what the kernels that XLA makes of the plain form of layer_norm_modulate
-read and write, or the temporary bytes of a transformer block with our kernels and with
-the plain forms. Needs JAX's CUDA plugin and an environment of its own; see `run`.
+read and write, or the temporary bytes of a forward and backward pass, of it or of a
+transformer block, with our kernels and with the plain forms. Needs JAX's CUDA plugin
+and an environment of its own; see `run`.
 """
 
 import functools
@@ -33,7 +35,10 @@ from jaxload.models.dit import NUM_MODULATIONS, DiTBlock, DiTConfig
 from jaxload.ops.gated_residual_layer_norm_modulate import (
     gated_residual_layer_norm_modulate_reference,
 )
-from jaxload.ops.layer_norm_modulate import layer_norm_modulate_reference
+from jaxload.ops.layer_norm_modulate import (
+    layer_norm_modulate,
+    layer_norm_modulate_reference,
+)
 from jaxload.targets.gpu import ENVIRONMENT
 
 # Where `make bench` and `make test REQUIRE=cpu,cuda` put the plugin.
@@ -56,11 +61,7 @@ def run(*arguments: str) -> Any:
 
 def _plain_kernels(shape: tuple[int, int, int], dtype: str) -> dict[str, list[Any]]:
     """Kernels of XLA's code for the plain form, by direction; see `_kernels`."""
-    batch, tokens, width = shape
-    mesh = Mesh(np.array(targets.H100.devices(1)), ("device",))
-    sharding = NamedSharding(mesh, P())
-    x = jax.ShapeDtypeStruct((batch, tokens, width), dtype, sharding=sharding)
-    scale = jax.ShapeDtypeStruct((batch, width), dtype, sharding=sharding)
+    x, scale = _specs(shape, dtype)
     plain = layer_norm_modulate_reference
 
     def backward(x, scale, shift, dy):
@@ -70,6 +71,16 @@ def _plain_kernels(shape: tuple[int, int, int], dtype: str) -> dict[str, list[An
         "forward": _kernels(_compile(plain, x, scale, scale)),
         "backward": _kernels(_compile(backward, x, scale, scale, x)),
     }
+
+
+def _specs(shape: tuple[int, int, int], dtype: str) -> list[jax.ShapeDtypeStruct]:
+    """Returns x and scale on one H100."""
+    batch, _, width = shape
+    mesh = Mesh(np.array(targets.H100.devices(1)), ("device",))
+    return [
+        jax.ShapeDtypeStruct(s, dtype, sharding=NamedSharding(mesh, P()))
+        for s in (shape, (batch, width))
+    ]
 
 
 def _compile(function: Any, *arguments: Any) -> Compiled:
@@ -107,27 +118,42 @@ def _num_bytes(types: str) -> dict[str, int]:
     return sizes
 
 
-# Temporary bytes of a block.
+# Temporary bytes.
+
+
+def _describe(compiled: Compiled) -> dict[str, Any]:
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    names = re.findall(r'custom_call_target="(jaxload_\w+)"', compiled.as_text() or "")
+    return {"temporary_bytes": memory.temp_size_in_bytes, "targets": sorted(set(names))}
+
+
+def _pass(shape: tuple[int, int, int], dtype: str) -> dict[str, Any]:
+    """Describes forward and backward of the operation alone, with either form."""
+    x, scale = _specs(shape, dtype)
+
+    def value_and_grads(form, x, scale, shift, dy):
+        y, vjp = jax.vjp(form, x, scale, shift)
+        return y, vjp(dy)
+
+    forms = {"kernel": layer_norm_modulate, "plain": layer_norm_modulate_reference}
+    return {
+        name: _describe(
+            _compile(functools.partial(value_and_grads, form), x, scale, scale, x)
+        )
+        for name, form in forms.items()
+    }
 
 
 def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
-    """Temporary bytes of a block's forward and backward pass, and the kernels in it."""
-    report = {}
-    for form in ("kernel", "plain"):
-        if form == "plain":  # As JAX would differentiate and XLA compile them.
-            dit.layer_norm_modulate = layer_norm_modulate_reference
-            dit.gated_residual_layer_norm_modulate = (
-                gated_residual_layer_norm_modulate_reference
-            )
-        compiled = _compile_block(num_devices, tokens, width)
-        memory = compiled.memory_analysis()
-        assert memory is not None
-        report[form] = {
-            "temporary_bytes": memory.temp_size_in_bytes,
-            "targets": sorted(
-                set(re.findall(r'"(jaxload_\w+)"', compiled.as_text() or ""))
-            ),
-        }
+    """Describes forward and backward of a block, with either form."""
+    report = {"kernel": _describe(_compile_block(num_devices, tokens, width))}
+    # As JAX would differentiate and XLA compile them.
+    dit.layer_norm_modulate = layer_norm_modulate_reference
+    dit.gated_residual_layer_norm_modulate = (
+        gated_residual_layer_norm_modulate_reference
+    )
+    report["plain"] = _describe(_compile_block(num_devices, tokens, width))
     return report
 
 
@@ -184,12 +210,13 @@ def _compile_block(num_devices: int, tokens: int, width: int) -> Compiled:
 def main(argv: Sequence[str]) -> int:
     """Runs `python -m benchmarks.h100`; returns the exit code."""
     what, *arguments = argv
-    if what == "kernels":
-        batch, tokens, width = map(int, arguments[0].split("x"))
-        report = _plain_kernels((batch, tokens, width), arguments[1])
-    else:
+    if what == "block":
         num_devices, tokens, width = map(int, arguments)
         report = _block(num_devices, tokens, width)
+    else:
+        batch, tokens, width = map(int, arguments[0].split("x"))
+        function = {"kernels": _plain_kernels, "pass": _pass}[what]
+        report = function((batch, tokens, width), arguments[1])
     print(json.dumps(report))
     return 0
 

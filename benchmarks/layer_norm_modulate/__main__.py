@@ -1,4 +1,4 @@
-"""Measures layer_norm_modulate: time on the CPU, bytes on a GPU, memory of a block.
+"""Measures layer_norm_modulate: time on the CPU, bytes and memory on a GPU.
 
     python -m benchmarks.layer_norm_modulate [--json] [--only SECTION] [--figure PNG]
 
@@ -76,24 +76,32 @@ def _count(progress: Progress, console: Console | None, figure: Path | None) -> 
     }
 
 
-def _block(progress: Progress, console: Console | None) -> _Report:
+def _weigh(progress: Progress, console: Console | None) -> _Report:
     if not h100.PLUGIN.is_dir() or "cuda" not in _ffi.platforms():
         reason = "left out: needs `make cuda` and JAX's CUDA plugin; run `make bench`"
         if console:
-            console.print(f"temporary memory of a block: {reason}")
+            console.print(f"temporary memory: {reason}")
         return {"skipped": reason}
-    task = progress.add_task("memory of a block", total=1)
+    task = progress.add_task("memory on an H100", total=2)
     tokens, width = BLOCK
-    report = h100.run("block", "1", str(tokens), str(width))
-    progress.advance(task)
-    sizes = {form: report[form]["temporary_bytes"] for form in ("kernel", "plain")}
-    if console:
-        console.print(
-            f"temporary memory of a block of {tokens} tokens, width {width}, forward "
-            f"and backward on one H100: {sizes['kernel'] / 1e6:,.0f} MB with our "
-            f"kernels, {sizes['plain'] / 1e6:,.0f} MB with the plain forms"
-        )
-    return {"tokens": tokens, "width": width, "temporary_bytes": sizes}
+    report = {}
+    for name, arguments in (
+        ("layer_norm_modulate", ("pass", f"1x{tokens}x{width}", "bfloat16")),
+        ("a transformer block", ("block", "1", str(tokens), str(width))),
+    ):
+        forms = h100.run(*arguments)
+        report[name] = {form: forms[form]["temporary_bytes"] for form in forms}
+        progress.advance(task)
+        if console:
+            sizes = {
+                form: f"{size / 1e6:,.0f} MB" for form, size in report[name].items()
+            }
+            console.print(
+                f"temporary memory of {name}, {tokens} tokens, width {width}, forward "
+                f"and backward on one H100: {sizes['kernel']} with our kernels, "
+                f"{sizes['plain']} with the plain forms"
+            )
+    return {"tokens": tokens, "width": width, "temporary_bytes": report}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -122,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.only in (None, "traffic"):
             report["traffic"] = _count(progress, console, args.figure)
         if args.only in (None, "memory"):
-            report["memory"] = _block(progress, console)
+            report["memory"] = _weigh(progress, console)
     if args.json:
         print(json.dumps(report, indent=2))
     return 0

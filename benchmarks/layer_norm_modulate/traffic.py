@@ -187,7 +187,7 @@ def draw(passes: list[Traffic], path: Path) -> None:
     axes.invert_yaxis()
     shape = "x".join(map(str, passes[0].shape))
     axes.set_xlabel(f"MB of HBM, {shape} {passes[0].dtype}, H100 (not run on one)")
-    axes.legend(loc="lower right", fontsize="small")
+    axes.legend(loc="upper right", fontsize="small")
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
