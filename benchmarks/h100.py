@@ -45,15 +45,24 @@ from jaxload.targets.gpu import ENVIRONMENT
 PLUGIN = Path(sys.prefix) / "h100"
 
 
-def run(*arguments: str) -> Any:
-    """Runs this module in a process of its own; returns what it prints."""
-    command = [sys.executable, "-m", "benchmarks.h100", *arguments]
+def run_python(*arguments: str) -> str:
+    """Runs Python in a process that can compile for GPUs; returns what it prints.
+
+    Raises:
+        RuntimeError: It failed; with what it wrote to stderr.
+    """
+    command = [sys.executable, *arguments]
     path = os.pathsep.join([str(PLUGIN), *sys.path])
     environment = os.environ | ENVIRONMENT | {"PYTHONPATH": path, "JAX_PLATFORMS": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}:\n{done.stderr}")
-    return json.loads(done.stdout)
+    return done.stdout
+
+
+def run(*arguments: str) -> Any:
+    """Runs this module in a process of its own; returns what it prints."""
+    return json.loads(run_python("-m", "benchmarks.h100", *arguments))
 
 
 # Bytes of the plain form.
@@ -62,15 +71,25 @@ def run(*arguments: str) -> Any:
 def _plain_kernels(shape: tuple[int, int, int], dtype: str) -> dict[str, list[Any]]:
     """Kernels of XLA's code for the plain form, by direction; see `_kernels`."""
     x, scale = _specs(shape, dtype)
-    plain = layer_norm_modulate_reference
+    kernels = {}
+    for prefix, form, arguments, cotangents in (
+        ("", layer_norm_modulate_reference, (x, scale, scale), x),
+        (
+            "gated ",
+            gated_residual_layer_norm_modulate_reference,
+            (x, x, scale, scale, scale),
+            (x, x),
+        ),
+    ):
 
-    def backward(x, scale, shift, dy):
-        return jax.vjp(plain, x, scale, shift)[1](dy)
+        def backward(arguments, cotangents, form=form):
+            return jax.vjp(form, *arguments)[1](cotangents)
 
-    return {
-        "forward": _kernels(_compile(plain, x, scale, scale)),
-        "backward": _kernels(_compile(backward, x, scale, scale, x)),
-    }
+        kernels[f"{prefix}forward"] = _kernels(_compile(form, *arguments))
+        kernels[f"{prefix}backward"] = _kernels(
+            _compile(backward, arguments, cotangents)
+        )
+    return kernels
 
 
 def _specs(shape: tuple[int, int, int], dtype: str) -> list[jax.ShapeDtypeStruct]:
@@ -87,6 +106,10 @@ def _compile(function: Any, *arguments: Any) -> Compiled:
     return jax.jit(function).lower(*arguments).compile()
 
 
+# Instructions of a scheduled program that launch no kernel.
+_MOVE_NOTHING = ("bitcast", "constant", "get-tuple-element", "parameter", "tuple")
+
+
 def _kernels(compiled: Compiled) -> list[dict[str, dict[str, int]]]:
     """Returns, for each kernel that a program launches, the bytes of what it accesses.
 
@@ -101,7 +124,7 @@ def _kernels(compiled: Compiled) -> list[dict[str, dict[str, int]]]:
         r"^\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*?)\)", entry, re.MULTILINE
     ):
         types[name] = result
-        if kind in ("fusion", "custom-call", "copy", "reduce", "transpose"):
+        if kind not in _MOVE_NOTHING:
             read = " ".join(types[o] for o in re.findall(r"%([\w.-]+)", operands))
             kernels.append({"reads": _num_bytes(read), "writes": _num_bytes(result)})
     return kernels

@@ -8,8 +8,9 @@
 // passes through memory at full size. A second kernel adds up the sums of the
 // runs, in order and without atomics: the same bits on every call.
 //
-// All global memory is accessed through the cache-hinted intrinsics:
-// activations stream past the cache, since no kernel here reads one twice.
+// All global memory is accessed through intrinsics with cache hints: what is
+// read once streams past the cache. Rows that are too wide for registers have
+// kernels of their own, which read them more than once.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -18,6 +19,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "layer_norm_modulate_cuda.h"
@@ -101,11 +103,12 @@ struct Piece<T, false> {
   }
 };
 
+// For rows that are read again: through L2, which has what was just written.
 template <typename T>
 __device__ __forceinline__ float LoadValue(const T* from) {
   using One = Piece<T, false>;
   float value;
-  One::ToFloats(__ldcs(reinterpret_cast<const typename One::Raw*>(from)),
+  One::ToFloats(__ldcg(reinterpret_cast<const typename One::Raw*>(from)),
                 &value);
   return value;
 }
@@ -343,8 +346,8 @@ constexpr bool kHasRoomForNextRow =
 
 // --- Forward -----------------------------------------------------------------
 
-// Parameters are plain pointers and numbers, and not the structs of the
-// launchers, so that a profiler or a simulator shows and sets each by itself.
+// Parameters are plain pointers, and not the structs of the launchers, because
+// only of a pointer can the compiler know that nothing else points there.
 template <bool kGated, typename T, typename Team>
 __global__ void __launch_bounds__(Team::kMaxBlock, 1)
     FwdKernel(int64_t tokens, int64_t width, unsigned num_runs,
@@ -435,14 +438,12 @@ __global__ void __launch_bounds__(Team::kMaxBlock, 1)
 
 // --- Backward ----------------------------------------------------------------
 
-// The most columns of which two teams fit into a block.
-constexpr int kMaxSharedColumns = kMaxThreads / 2 * 16;
-
 // Adds up a sum of each column over the teams of the block, in their order; the
 // first team gets the result.
 template <int kColumns>
 __device__ __forceinline__ void SumOverTeams(float (&values)[kColumns]) {
-  __shared__ float slots[kMaxSharedColumns];
+  // Of the largest team of which two fit into a block.
+  __shared__ float slots[kMaxThreads / 2 * kColumns];
   for (int team = 1; team < blockDim.y; ++team) {
     __syncthreads();
     if (threadIdx.y == team) {
@@ -569,7 +570,7 @@ __global__ void __launch_bounds__(Team::kMaxBlock, 1)
   SumOverTeams(dshift);
   if constexpr (kGated) SumOverTeams(dgate);
   if (threadIdx.y == 0) {
-    float* sums = workspace + blockIdx.x * (kGated ? 3 : 2) * width;
+    float* sums = workspace + int64_t{blockIdx.x} * (kGated ? 3 : 2) * width;
     columns.StoreFloats(dscale, sums);
     columns.StoreFloats(dshift, sums + width);
     if constexpr (kGated) columns.StoreFloats(dgate, sums + 2 * width);
@@ -668,7 +669,7 @@ __global__ void __launch_bounds__(kWideThreads)
 
 // Adds to a sum that only this thread has to do with.
 __device__ __forceinline__ void AddTo(float* sum, float value, bool is_first) {
-  __stwb(sum, is_first ? value : __ldcs(sum) + value);
+  __stwb(sum, is_first ? value : __ldcg(sum) + value);
 }
 
 template <bool kGated, typename T>
@@ -683,7 +684,7 @@ __global__ void __launch_bounds__(kWideThreads)
   const TeamSum<2> add_up;
   scale += run.sample * width;
   if constexpr (kGated) gate += run.sample * width;
-  float* sums = workspace + blockIdx.x * (kGated ? 3 : 2) * width;
+  float* sums = workspace + int64_t{blockIdx.x} * (kGated ? 3 : 2) * width;
 
   int turn = 0;
   for (int64_t row = run.first; row < run.end; ++row) {
@@ -731,6 +732,9 @@ template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(cudaStream_t stream, void (*kernel)(Parameters...),
                    int64_t num_blocks, dim3 block,
                    const Arguments&... arguments) {
+  if (num_blocks > std::numeric_limits<int>::max()) {
+    return cudaErrorInvalidConfiguration;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(num_blocks));
   config.blockDim = block;

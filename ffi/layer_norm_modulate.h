@@ -9,11 +9,7 @@
 
 #include <cstdint>
 
-#include "isa.h"
-
 namespace jaxload {
-
-class ThreadPool;
 
 // 16-bit floats as they lie in memory; all arithmetic is in float.
 struct BFloat16 {
@@ -77,19 +73,6 @@ struct LayerNormModulateBwdArguments {
   float* dgate;
 };
 
-namespace cpu {
-
-// The same bits, except in a NaN, whatever the instructions and the threads.
-
-template <bool kGated, typename T>
-void LayerNormModulateFwd(Isa isa, ThreadPool& pool,
-                          const LayerNormModulateFwdArguments<T>& arguments);
-
-template <bool kGated, typename T>
-void LayerNormModulateBwd(Isa isa, ThreadPool& pool,
-                          const LayerNormModulateBwdArguments<T>& arguments);
-
-}  // namespace cpu
 }  // namespace jaxload
 
 #endif  // JAXLOAD_FFI_LAYER_NORM_MODULATE_H_

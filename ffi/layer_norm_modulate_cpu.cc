@@ -3,6 +3,8 @@
 // Cuts layer_norm_modulate into parts for threads, by its shape alone: no sum
 // depends on how many threads there are.
 
+#include "layer_norm_modulate_cpu.h"
+
 #include <algorithm>
 #include <cstdint>
 
@@ -66,6 +68,7 @@ void LayerNormModulateBwd(Isa isa, ThreadPool& pool,
   const int64_t batch = arguments.shape.batch;
   const int64_t tokens = arguments.shape.tokens;
   const int64_t width = arguments.shape.width;
+  if (width == 0) return;  // All results are empty, and may be null.
   const int64_t run_length =
       std::max<int64_t>(CeilDiv(tokens, arguments.num_runs), 1);
   const int64_t num_runs = CeilDiv(tokens, run_length);

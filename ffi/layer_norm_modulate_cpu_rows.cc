@@ -60,12 +60,29 @@ inline PerRow<kRows> Averages(const Sum* sums, int64_t width) {
   return averages;
 }
 
-// In the last pass over a block, which only stores, memory has time for the
-// next one: where it is not in a cache.
-template <Output output, typename T>
-inline void Prefetch(const T* from) {
-  if constexpr (output == Output::kStreamed) __builtin_prefetch(from);
-}
+// What the next block reads of the arguments. In the last pass over a block,
+// which only stores, memory has time for it: where it is not in a cache.
+template <int kNumInputs, Output output, typename T>
+class NextBlock {
+ public:
+  // Of more inputs than kNumInputs, the last are not read and may be null.
+  NextBlock(const T* const* inputs, int64_t first) {
+    for (int i = 0; i < kNumInputs; ++i) inputs_[i] = inputs[i] + first;
+  }
+
+  void Prefetch(int64_t at) const {
+    if constexpr (output == Output::kStreamed) {
+      for (int i = 0; i < kNumInputs; ++i) {
+        __builtin_prefetch(inputs_[i] + at, /*rw=*/0, kToSecondLevel);
+      }
+    }
+  }
+
+ private:
+  // The first level of the caches still has to hold this block.
+  static constexpr int kToSecondLevel = 2;
+  const T* inputs_[kNumInputs];
+};
 
 // --- Forward ---------------------------------------------------------------
 
@@ -116,15 +133,15 @@ inline PerRow<kRows> Rstds(const T* x, PerRow<kRows> mean, int64_t width,
   return rstd;
 }
 
-template <int kRows, Output output, typename T>
+template <Output output, int kRows, typename T, typename Next>
 inline void Modulate(const T* x, Statistics<kRows> stats, const float* scale,
-                     const float* shift, int64_t width, T* y) {
+                     const float* shift, int64_t width, Next next, T* y) {
   ForEachElement(width, [=](auto access, int64_t d) {
     const auto gain = 1.0f + access.Load(scale + d);
     const auto offset = access.Load(shift + d);
     for (int i = 0; i < kRows; ++i) {
       const int64_t at = i * width + d;
-      Prefetch<output>(x + kRows * width + at);
+      next.Prefetch(at);
       const auto x_hat = (access.Load(x + at) - stats.mean[i]) * stats.rstd[i];
       access.template Store<output>(x_hat * gain + offset, y + at);
     }
@@ -146,8 +163,11 @@ inline void FwdBlock(const LayerNormModulateFwdArguments<T>& a, int64_t row) {
     stats.mean = Means<kRows>(x, width);
   }
   stats.rstd = Rstds<kRows>(x, stats.mean, width, a.eps);
-  Modulate<kRows, output>(x, stats, a.scale + sample, a.shift + sample, width,
-                          a.y + first);
+  const T* const inputs[] = {a.x, a.h};
+  const NextBlock<kGated ? 2 : 1, output, T> next(inputs,
+                                                  first + kRows * width);
+  Modulate<output>(x, stats, a.scale + sample, a.shift + sample, width, next,
+                   a.y + first);
   for (int i = 0; i < kRows; ++i) {
     a.mean[row + i] = stats.mean[i];
     a.rstd[row + i] = stats.rstd[i];
@@ -205,16 +225,15 @@ inline GradientAverages<kRows> AverageGradients(BwdBlockInputs<kRows, T> in,
 
 // Calls store(access, d, i, dx) with the gradient of x, without that of the
 // residual, at element d of row i.
-template <Output output, int kRows, typename T, typename Store>
+template <int kRows, typename T, typename Next, typename Store>
 inline void ForEachGradient(BwdBlockInputs<kRows, T> in,
-                            GradientAverages<kRows> average,
+                            GradientAverages<kRows> average, Next next,
                             const Store& store) {
   ForEachElement(in.width, [=](auto access, int64_t d) {
     const auto gain = 1.0f + access.Load(in.scale + d);
     for (int i = 0; i < kRows; ++i) {
       const int64_t at = i * in.width + d;
-      Prefetch<output>(in.x + kRows * in.width + at);
-      Prefetch<output>(in.dy + kRows * in.width + at);
+      next.Prefetch(at);
       const auto x_hat =
           (access.Load(in.x + at) - in.stats.mean[i]) * in.stats.rstd[i];
       const auto g = access.Load(in.dy + at) * gain;
@@ -246,6 +265,9 @@ inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
   }
   const GradientAverages<kRows> averages =
       AverageGradients(in, sums, sums + width);
+  const T* const inputs[] = {a.x, a.dy, a.h, a.dresidual};
+  const NextBlock<kGated ? 4 : 2, output, T> next(inputs,
+                                                  first + kRows * width);
   T* dx = a.dx + first;
   if constexpr (kGated) {
     const T* h = a.h + first;
@@ -253,8 +275,8 @@ inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
     const float* gate = a.gate + sample;
     T* dh = a.dh + first;
     float* dgate = sums + 2 * width;
-    ForEachGradient<output>(
-        in, averages, [=](auto access, int64_t d, int i, auto dln) {
+    ForEachGradient(
+        in, averages, next, [=](auto access, int64_t d, int i, auto dln) {
           const int64_t at = i * width + d;
           const auto total = access.Load(dresidual + at) + dln;
           access.template Store<output>(total, dx + at);
@@ -263,10 +285,10 @@ inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
                        dgate + d);
         });
   } else {
-    ForEachGradient<output>(
-        in, averages, [=](auto access, int64_t d, int i, auto dln) {
-          access.template Store<output>(dln, dx + i * width + d);
-        });
+    ForEachGradient(in, averages, next,
+                    [=](auto access, int64_t d, int i, auto dln) {
+                      access.template Store<output>(dln, dx + i * width + d);
+                    });
   }
 }
 

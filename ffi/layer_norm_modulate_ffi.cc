@@ -13,6 +13,7 @@
 
 #include "isa.h"
 #include "layer_norm_modulate.h"
+#include "layer_norm_modulate_cpu.h"
 #include "thread_pool.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -57,8 +58,9 @@ struct Cpu {
       XlaThreadPool pool(xla_pool);
       Launch<kGated>(pool, arguments);
     } catch (const std::bad_alloc&) {
-      return ffi::Error(ffi::ErrorCode::kResourceExhausted,
-                        std::string(op) + ": out of memory for scratch rows");
+      return ffi::Error(
+          ffi::ErrorCode::kResourceExhausted,
+          std::string(op) + ": out of memory for sharing rows between threads");
     } catch (const std::exception& error) {
       return ffi::Error::Internal(std::string(op) + ": " + error.what());
     }

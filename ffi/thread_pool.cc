@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <new>
 
 namespace jaxload {
 namespace {
@@ -61,14 +62,19 @@ void ParallelFor(ThreadPool& pool, int64_t max_threads, int64_t num_items,
   std::fenv_t environment;
   std::fegetenv(&environment);
   const auto loop = std::make_shared<Loop>(num_items, run);
-  for (int64_t i = 1; i < num_threads; ++i) {
-    pool.Schedule([loop, environment] {
-      std::fenv_t own;
-      std::fegetenv(&own);
-      std::fesetenv(&environment);
-      loop->Work();
-      std::fesetenv(&own);
-    });
+  try {
+    for (int64_t i = 1; i < num_threads; ++i) {
+      pool.Schedule([loop, environment] {
+        std::fenv_t own;
+        std::fegetenv(&own);
+        std::fesetenv(&environment);
+        loop->Work();
+        std::fesetenv(&own);
+      });
+    }
+  } catch (const std::bad_alloc&) {
+    // Not to be passed on: a thread may already be calling `run`, which lives
+    // only until this returns. With fewer threads it only takes longer.
   }
   loop->Work();
   loop->Wait();

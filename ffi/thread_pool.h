@@ -15,7 +15,8 @@ class ThreadPool {
  public:
   virtual ~ThreadPool() = default;
   virtual int64_t num_threads() const = 0;
-  // Runs the task at some time, perhaps only after the kernel has returned.
+  // Runs the task at some time, perhaps only after the kernel has returned. If
+  // it throws, which must be std::bad_alloc, the task is never run.
   virtual void Schedule(std::function<void()> task) = 0;
 };
 
@@ -26,7 +27,9 @@ class ThreadPool {
 //
 // The caller may itself be a thread of the pool, and all others may be busy: it
 // takes items like any other thread, and waits only for those that another has
-// begun.
+// begun. Hence a task that cannot be scheduled is done without.
+//
+// Throws std::bad_alloc, but only before the first call.
 void ParallelFor(ThreadPool& pool, int64_t max_threads, int64_t num_items,
                  const std::function<void(int64_t)>& run);
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import jax
+import numpy as np
 from jaxtyping import Array
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -46,8 +47,8 @@ def check_arguments(
                 f"{op}: expected {name} of dtype float32 or, as x, {x_BSD.dtype}; got "
                 f"{array.dtype}"
             )
-    if not eps > 0:
-        raise ValueError(f"{op}: expected eps > 0, got {eps}")
+    if not 0 < np.float32(eps) < np.inf:  # As kernels get it: 1e-50 would be 0.
+        raise ValueError(f"{op}: expected eps > 0 in float32, and finite; got {eps}")
 
 
 def _check_shape(

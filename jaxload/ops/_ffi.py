@@ -17,7 +17,8 @@ _logger = logging.getLogger(__name__)
 def platforms() -> tuple[str, ...]:
     """Returns the platforms with a kernel, as `jax.lax.platform_dependent` calls them.
 
-    A checkout that was not built has none, and says so at the first call.
+    A checkout that was not built has none, and says so at the first call, as does one
+    that was built without the kernels of the GPU that it runs on.
 
     Raises:
         ImportError: The extension was built but does not load.
@@ -37,4 +38,9 @@ def platforms() -> tuple[str, ...]:
     for platform, targets in registrations.items():
         for name, handler in targets.items():
             jax.ffi.register_ffi_target(name, handler, _REGISTERED_AS[platform])
+    if jax.default_backend() == "gpu" and "cuda" not in registrations:
+        _logger.warning(
+            "jaxload._ffi was built without CUDA, so the plain JAX form of every "
+            "operation runs on the GPU instead of its kernel; build it with `make cuda`"
+        )
     return tuple(registrations)

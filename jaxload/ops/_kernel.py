@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -72,12 +73,10 @@ class _Call:
         @jax.custom_batching.custom_vmap
         def call(*operands: jax.Array):
             if jax.sharding.get_abstract_mesh().manual_axes:
-                return self.local(*operands)  # shard_map has cut all that it will.
-            # A program names the object that partitions a call by its address, which
-            # says nothing about attributes. They are operands too, for the sake of the
-            # compile cache: it would take programs for equal that differ in them.
-            values = [jnp.asarray(value) for _, value in self.attributes]
-            return _partitioned(self, *operands, *values)
+                # XLA does not partition further within a shard_map: an axis that it
+                # leaves to XLA is gathered.
+                return self.local(*operands)
+            return _partitioned(self, *operands, *self._identity())
 
         @call.def_vmap
         def _(axis_size: int, is_mapped: Sequence[bool], *operands: jax.Array):
@@ -91,6 +90,18 @@ class _Call:
             return results, (True,) * len(results)
 
         return call(*operands)
+
+    def _identity(self) -> list[jax.Array]:
+        """Numbers that tell this call from others with operands of the same types.
+
+        A program names the object that partitions a call by its address, and the
+        compile cache has to leave that out. What the object stands for must then be
+        found in the operands, or programs that differ would be taken for equal.
+        """
+        target = np.uint32(zlib.crc32(self.kernel.target.encode()))
+        return [
+            jnp.asarray(value) for value in (target, *dict(self.attributes).values())
+        ]
 
     def local(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Calls the target on what one device holds."""
@@ -140,7 +151,7 @@ def _partitioned(call: _Call, *operands: jax.Array) -> tuple[jax.Array, ...]:
 def _sharding_rule(call: _Call, *_: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
     factors = {"BSD": "... s d", "BS": "... s", "BD": "... d"}
     operands = [factors[axes] for axes in call.kernel.operands]
-    operands += [""] * len(call.attributes)
+    operands += [""] * (1 + len(call.attributes))  # Its identity.
     results = [factors[axes] for axes in call.kernel.results]
     # Tokens are no reduction factor, although some results are sums over them: those
     # that appear in other results may not be, and `_partition` adds the shards up.
@@ -180,7 +191,7 @@ def _partition(
         tuple(shardings[axes] for axes in kernel.results),
         (
             *(shardings[axes] for axes in kernel.operands),
-            *(whole for _ in call.attributes),
+            *(whole for _ in operands[len(kernel.operands) :]),
         ),
     )
 

@@ -99,17 +99,3 @@ H100 = Gpu(
     shared_bytes_per_block=232_448,
 )
 """H100 SXM with 80 GB."""
-
-A100 = Gpu(
-    name="A100",
-    compute_capability=(8, 0),
-    num_multiprocessors=108,
-    fpus_per_multiprocessor=64,
-    clock_ghz=1.41,
-    memory_bytes=85_100_068_864,
-    memory_bytes_per_second=2_039_040_000_000,
-    l2_bytes=41_943_040,
-    shared_bytes_per_multiprocessor=167_936,
-    shared_bytes_per_block=166_912,
-)
-"""A100 SXM with 80 GB."""

@@ -40,10 +40,12 @@ def enable_compile_cache(directory: Path) -> None:
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # A program on several devices names the object that partitions a kernel's call by
-    # its address, which is another one in every process. What such an object does
-    # depends on nothing that the program does not say too: see ops/_kernel.py.
-    jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
+        # A program on several devices names the object that partitions a call by its
+        # address, which is another one in every process: with it in the key, nothing
+        # would be found again. Ours can be told apart without it (see ops/_kernel.py).
+        # Those of others, such as JAX's cuDNN attention, are the same for all programs
+        # of a run, and so of this directory; in a user's own they might not be.
+        jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
 
 
 class CompileCounter:

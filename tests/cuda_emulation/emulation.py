@@ -115,7 +115,6 @@ class Result:
     """The size of each buffer."""
 
     num_launches: int
-    num_switches: int
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.outputs[name]
@@ -145,7 +144,6 @@ class Library:
         self._lib = ctypes.CDLL(str(build(sources)))
         self._lib.cuda_emulation_error.restype = ctypes.c_char_p
         self._lib.cuda_emulation_error_name.restype = ctypes.c_char_p
-        self._lib.cuda_emulation_num_switches.restype = ctypes.c_int64
 
     def run(
         self,
@@ -200,7 +198,6 @@ class Library:
             traffic=self._traffic(list(buffers)) if options.counts_traffic else {},
             num_bytes={name: buffer.nbytes for name, buffer in buffers.items()},
             num_launches=self._lib.cuda_emulation_num_launches(),
-            num_switches=self._lib.cuda_emulation_num_switches(),
         )
 
     def _begin(

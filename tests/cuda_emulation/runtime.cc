@@ -202,7 +202,6 @@ cudaError_t MaxActiveBlocks(int* num_blocks, int block_size,
 CUDA_EMULATION_EXPORT void cuda_emulation_begin(const Options* new_options) {
   options = *new_options;
   num_launches = 0;
-  num_switches = 0;
   last_error = cudaSuccess;
   error_text.clear();
   ResetMemory();
@@ -214,10 +213,6 @@ CUDA_EMULATION_EXPORT const char* cuda_emulation_error() {
 }
 
 CUDA_EMULATION_EXPORT int cuda_emulation_num_launches() { return num_launches; }
-
-CUDA_EMULATION_EXPORT int64_t cuda_emulation_num_switches() {
-  return num_switches;
-}
 
 }  // namespace cuda_emulation
 

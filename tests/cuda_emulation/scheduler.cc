@@ -16,7 +16,6 @@ uint3 threadIdx;
 namespace cuda_emulation {
 
 std::string error_text;
-int64_t num_switches;
 
 namespace {
 
@@ -153,7 +152,6 @@ Thread* NextThread() {
 
 void SwitchTo(Thread* next) {
   if (next == current) return;
-  ++num_switches;
   Thread* self = current;
   current = next;
   threadIdx = next->index;

@@ -34,8 +34,6 @@ uint32_t Random(uint32_t limit);
 
 // The first error since it was last cleared, or nothing.
 extern std::string error_text;
-// How often a thread gave way to another.
-extern int64_t num_switches;
 
 }  // namespace cuda_emulation
 

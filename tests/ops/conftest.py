@@ -1,14 +1,16 @@
-"""The operations of the layer_norm_modulate family, each with its float64 twin."""
+"""The layer_norm_modulate family, its float64 twins, and what its tests need."""
 
 import dataclasses
+import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxload.ops import _ffi
 from jaxload.ops.gated_residual_layer_norm_modulate import (
     gated_residual_layer_norm_modulate,
     gated_residual_layer_norm_modulate_reference,
@@ -126,3 +128,31 @@ def operation(request: pytest.FixtureRequest) -> Operation:
 def operations() -> list[Operation]:
     """All operations at once."""
     return OPERATIONS
+
+
+@pytest.fixture(scope="session")
+def required_platforms() -> list[str]:
+    """Those that must have kernels, and the tools to check them."""
+    return os.environ.get("JAXLOAD_REQUIRE_KERNELS", "").split(",")
+
+
+@pytest.fixture(scope="session")
+def missing(required_platforms: list[str]) -> Callable[[str, str], NoReturn]:
+    """Call with a platform, and what of it is not there: skips, or fails if required.
+
+    Else CI could leave a test out, and nobody would see.
+    """
+
+    def missing(platform: str, what: str) -> NoReturn:
+        if platform in required_platforms:
+            pytest.fail(f"{what}, and JAXLOAD_REQUIRE_KERNELS names {platform}")
+        pytest.skip(what)
+
+    return missing
+
+
+@pytest.fixture(scope="session")
+def cpu_kernels(missing: Callable[[str, str], NoReturn]) -> None:
+    """Must be there for a test that uses this."""
+    if "cpu" not in _ffi.platforms():
+        missing("cpu", "jaxload._ffi was not built")

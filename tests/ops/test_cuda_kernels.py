@@ -1,5 +1,6 @@
 """The CUDA kernels: their source runs on the CPU, and nvcc makes good code of it."""
 
+import collections
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxload.ops._kernel import workspace_shape
 from jaxload.testing import assert_trees_close
 from tests.cuda_emulation import emulation
 from tests.cuda_emulation.emulation import EmulationError, Options
@@ -50,8 +52,12 @@ def _forward(operation, arguments, **options):
     )
 
 
-def _backward(operation, arguments, cotangents, forward, num_runs=512, **options):
+def _backward(operation, arguments, cotangents, forward, num_runs=None, **options):
+    """By default in as many runs as there are when JAX calls the kernel."""
     values = _by_name(operation, arguments)
+    if num_runs is None:
+        num_sums = 3 if _is_gated(operation) else 2
+        *_, num_runs, _, _ = workspace_shape(values["x"].shape, num_sums)
     return emulation.backward(
         values["x"],
         values["scale"],
@@ -66,7 +72,7 @@ def _backward(operation, arguments, cotangents, forward, num_runs=512, **options
     )
 
 
-def _results_and_grads(operation, arguments, cotangents, num_runs=512, **options):
+def _results_and_grads(operation, arguments, cotangents, num_runs=None, **options):
     """Returns what the kernels make, as `jax.vjp` of the operation would."""
     forward = _forward(operation, arguments, **options)
     backward = _backward(operation, arguments, cotangents, forward, num_runs, **options)
@@ -102,13 +108,25 @@ DEVICES = [
     pytest.param({"seed": 4, "num_sms": 1000}, id="idle-processors"),
     pytest.param({"seed": 5, "num_runs": 1}, id="one-run"),
     pytest.param({"seed": 6, "num_runs": 5}, id="five-runs"),
+    pytest.param({"seed": 7, "num_runs": 512}, id="one-token-runs"),
+]
+
+# For each kernel there is a device on which its runs have several rows for each team.
+SHAPES_OF_RUNS = [
+    pytest.param((2, 37, 1536), id="16-columns"),
+    pytest.param((2, 70, 256), id="one-warp-teams"),
+    pytest.param((1, 5, 1023), id="single-values"),
+    pytest.param((2, 5, 2049), id="single-values-wide"),
+    pytest.param((2, 5, 5120), id="large-team"),
+    pytest.param((2, 4, 8200), id="wide"),
 ]
 
 
 @pytest.mark.parametrize("how", DEVICES)
-@pytest.mark.parametrize("shape", [(2, 37, 1536), (2, 70, 256), (1, 5, 1023)])
-def test_matches_float64_on_any_device(operation, shape, how):
-    _assert_matches_float64(operation, *_inputs(operation, shape, "bfloat16"), **how)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", SHAPES_OF_RUNS)
+def test_matches_float64_on_any_device(operation, shape, dtype, how):
+    _assert_matches_float64(operation, *_inputs(operation, shape, dtype), **how)
 
 
 def test_gives_the_same_bits_in_any_order(operation):
@@ -119,12 +137,22 @@ def test_gives_the_same_bits_in_any_order(operation):
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("name", ["x", "scale", "dy"])
-def test_takes_buffers_that_are_not_aligned(operation, name):
-    # Four bytes off: no vector may be read from there.
+def _assert_takes_misaligned(operation, name):
+    # Four bytes off: no vector may be read from there, or written.
     _assert_matches_float64(
         operation, *_inputs(operation, (2, 5, 64), "bfloat16"), byte_offsets={name: 4}
     )
+
+
+# Statistics, and sums over all tokens, are accessed one by one.
+@pytest.mark.parametrize("name", ["x", "scale", "shift", "y", "dy", "dx", "workspace"])
+def test_takes_buffers_that_are_not_aligned(operation, name):
+    _assert_takes_misaligned(operation, name)
+
+
+@pytest.mark.parametrize("name", ["h", "gate", "residual", "dresidual", "dh"])
+def test_gated_form_takes_buffers_that_are_not_aligned(operations, name):
+    _assert_takes_misaligned(operations[1], name)
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 8), (2, 0, 8), (2, 3, 0)])
@@ -151,41 +179,73 @@ def test_returns_errors_of_launches(operation, launch):
         )
 
 
-# Each of these is a mistake that was easy to make.
+UNGATED, GATED = 0, 1
+TEAMS, LARGEST_TEAM, WIDE = (2, 37, 648), (2, 4, 5120), (2, 4, 8200)
+
+# Each of these is a mistake that was easy to make, in what this operation runs at this
+# width.
 MISTAKES = {
-    "a wrong mask": ("if (columns.Holds(i / Held::kPerPiece))", "if (true)"),
+    "a wrong mask": (
+        *(UNGATED, TEAMS),
+        "if (columns.Holds(i / Held::kPerPiece))",
+        "if (true)",
+    ),
     "a missing barrier": (
+        *(UNGATED, TEAMS),
         "    __syncthreads();\n#pragma unroll\n    for (int i = 0; i < kValues; ++i) {",
         "#pragma unroll\n    for (int i = 0; i < kValues; ++i) {",
     ),
     "a row too many": (
+        *(UNGATED, TEAMS),
         "min(token + tokens_per_run, tokens)",
         "min(token + tokens_per_run, tokens + 1)",
     ),
-    "a row too few": ("row < run.end", "row + 1 < run.end"),
-    "the statistics of another row": ("__ldg(mean + row)", "__ldg(mean + run.first)"),
     "the scale of another sample": (
+        *(UNGATED, TEAMS),
         "scale + run.sample * width, gain",
         "scale, gain",
     ),
-    "only one set of slots": ("turn * kValues * kMaxSlots", "0 * turn"),
-    "a team that is left out": ("team < blockDim.y; ++team", "team < 1; ++team"),
+    "only one set of slots": (
+        *(UNGATED, TEAMS),
+        "turn * kValues * kMaxSlots",
+        "0 * turn",
+    ),
+    "a team that is left out": (
+        *(GATED, TEAMS),
+        "team < blockDim.y; ++team",
+        "team < 1; ++team",
+    ),
+    "the gate of another sample": (
+        *(GATED, TEAMS),
+        "gate + run.sample * width, gates",
+        "gate, gates",
+    ),
+    "the first row again": (
+        *(GATED, LARGEST_TEAM),
+        "if constexpr (!kLoadsAhead) next = load(row);",
+        "",
+    ),
+    "sums of the last row only": (
+        *(UNGATED, WIDE),
+        "is_first ? value",
+        "true ? value",
+    ),
+    "a turn that is always the same": (*(GATED, WIDE), "turn ^= 1;", ""),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_finds_mistakes(operations, mistake, tmp_path, monkeypatch):
+    number, shape, right, wrong = MISTAKES[mistake]
     source = emulation.FFI / "layer_norm_modulate.cu"
-    right, wrong = MISTAKES[mistake]
     assert right in source.read_text()
-    inputs = _inputs(operations[0], (2, 37, 648), "bfloat16")
+    operation = operations[number]
+    inputs = _inputs(operation, shape, "bfloat16")
 
     def check():
         for seed in range(4):
-            _assert_matches_float64(
-                operations[0], *inputs, seed=seed, num_sms=3, num_runs=4
-            )
+            _assert_matches_float64(operation, *inputs, seed=seed, num_sms=3)
 
     check()
     planted = tmp_path / source.name
@@ -200,43 +260,47 @@ def test_finds_mistakes(operations, mistake, tmp_path, monkeypatch):
 # What they move.
 
 
+def _assert_moves_each_byte_once(result, reads, writes, limit):
+    """Checks that activations are, and that all else hardly adds to them."""
+    for name in reads:
+        assert result.traffic[name].requested_read == result.num_bytes[name]
+    for name in writes:
+        assert result.traffic[name].requested_written == result.num_bytes[name]
+    least = sum((result.num_bytes | {"workspace": 0}).values())
+    assert result.total("hbm_read") + result.total("hbm_written") <= limit * least
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_moves_each_byte_once(operations, dtype):
-    operation = operations[0]
+def test_moves_each_byte_once(operation, dtype):
     arguments, cotangents = _inputs(operation, (1, 512, 1536), dtype)
     forward = _forward(operation, arguments, counts_traffic=True)
-    least = sum(array.nbytes for array in (*arguments, *forward.outputs.values()))
-    assert forward.traffic["x"].requested_read == arguments[0].nbytes
-    assert forward.total("hbm_read") + forward.total("hbm_written") <= 1.02 * least
-
-    backward = _backward(
-        operation, arguments, cotangents, forward, num_runs=16, counts_traffic=True
-    )
-    inputs = (*arguments[:2], forward["mean"], forward["rstd"], *cotangents)
-    outputs = (backward[name] for name in ("dx", "dscale", "dshift"))
-    least = sum(array.nbytes for array in (*inputs, *outputs))
-    for name in ("x", "dy"):
-        assert backward.traffic[name].requested_read == arguments[0].nbytes
-    assert backward.total("hbm_read") + backward.total("hbm_written") <= 1.05 * least
+    backward = _backward(operation, arguments, cotangents, forward, counts_traffic=True)
+    if _is_gated(operation):
+        _assert_moves_each_byte_once(forward, ["x", "h"], ["residual", "y"], 1.02)
+        _assert_moves_each_byte_once(
+            backward, ["x", "h", "dresidual", "dy"], ["dx", "dh"], 1.05
+        )
+    else:
+        _assert_moves_each_byte_once(forward, ["x"], ["y"], 1.02)
+        _assert_moves_each_byte_once(backward, ["x", "dy"], ["dx"], 1.05)
 
 
 # What nvcc makes of them.
 
 
-def _nvcc() -> str:
-    """Returns nvcc; without one, fails if CUDA is required, else skips."""
+@pytest.fixture(scope="module")
+def nvcc(missing) -> str:
+    """The compiler's path."""
     path = f"{os.environ.get('PATH', '')}:{sys.prefix}/nvcc/nvidia/cu13/bin"
     found = os.environ.get("CUDACXX") or shutil.which("nvcc", path=path)
-    if found:
-        return found
-    if "cuda" in os.environ.get("JAXLOAD_REQUIRE_KERNELS", "").split(","):
-        pytest.fail("there is no nvcc; `make cuda` gets one from PyPI")
-    pytest.skip("there is no nvcc")
+    return found or missing("cuda", "there is no nvcc; `make cuda` gets one from PyPI")
 
 
-def _compile(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+def _compile(
+    nvcc: str, tmp_path: Path, *flags: str
+) -> subprocess.CompletedProcess[str]:
     source = emulation.FFI / "layer_norm_modulate.cu"
-    command = [_nvcc(), "-std=c++17", "-O3", *flags, str(source)]
+    command = [nvcc, "-std=c++17", "-O3", *flags, str(source)]
     return subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -245,9 +309,10 @@ def _compile(tmp_path: Path, *flags: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [80, 90, 100])
-def test_does_not_spill(architecture, tmp_path):
+def test_does_not_spill(architecture, nvcc, tmp_path):
     code = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
-    log = _compile(tmp_path, code, "-Xptxas=-v", "-c", "-o", "kernels.o").stderr
+    flags = (code, "-Xptxas=-v", "-c", "-o", "kernels.o")
+    log = _compile(nvcc, tmp_path, *flags).stderr
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
     num_kernels = len(re.findall(r"Compiling entry function", log))
     assert num_kernels == len(spills) > 30
@@ -256,25 +321,26 @@ def test_does_not_spill(architecture, tmp_path):
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_moves_128_bits_at_once(tmp_path):
-    _compile(tmp_path, "-arch=compute_80", "-ptx", "-o", "kernels.ptx")
+def test_moves_128_bits_at_once(nvcc, tmp_path):
+    _compile(nvcc, tmp_path, "-arch=compute_80", "-ptx", "-o", "kernels.ptx")
     ptx = (tmp_path / "kernels.ptx").read_text()
     # By their mangled names: ...Team<columns, threads, vectorized>.
     kernels = re.findall(
-        r"\.entry (\w*(?:Fwd|Bwd)Kernel\w*4TeamILi\d+ELi\d+ELb(\d)E\w*)(.*?)\n}",
+        r"\.entry (\w*(Fwd|Bwd)Kernel\w*4TeamILi\d+ELi\d+ELb(\d)E\w*)(.*?)\n}",
         ptx,
         flags=re.DOTALL,
     )
     assert len(kernels) > 20
-    for name, vectorized, body in kernels:
-        widths = {
-            "ld": set(re.findall(r"ld\.global\.cs\.(\S+)", body)),
-            "st": set(re.findall(r"st\.global\.wb\.(\S+)", body)),
-        }
+    # Of single values, a pass has none but the statistics: one stores mean and rstd,
+    # the other loads them for its first row and then for the next.
+    singles = {"Fwd": {"st.global.wb.f32": 2}, "Bwd": {"ld.global.nc.f32": 4}}
+    # Activations, modulations, and results.
+    vectors = {"ld.global.cs.v4.u32", "ld.global.nc.v4.f32", "st.global.wb.v4.u32"}
+    for name, direction, vectorized, body in kernels:
+        accesses = collections.Counter(re.findall(r"(?:ld|st)\.global\S*", body))
         if int(vectorized):
-            assert widths["ld"] == {"v4.u32"}, name
-            # Single floats are the statistics.
-            assert widths["st"] - {"v4.u32", "v4.f32"} <= {"f32"}, name
-            assert "v4.u32" in widths["st"], name
+            assert vectors <= accesses.keys(), name
+            others = {a: count for a, count in accesses.items() if ".v4." not in a}
+            assert others == singles[direction], name
         else:
-            assert not any(w.startswith("v") for w in widths["ld"] | widths["st"])
+            assert not any(".v" in access for access in accesses), name

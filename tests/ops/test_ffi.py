@@ -14,16 +14,17 @@ import pytest
 
 from jaxload.ops import _ffi
 
-needs_kernel = pytest.mark.skipif(
-    "cpu" not in _ffi.platforms(), reason="jaxload._ffi was not built"
-)
+
+@pytest.mark.parametrize("platform", ["cpu", "cuda"])
+def test_kernels_are_there_where_they_are_required(platform, required_platforms):
+    if platform not in required_platforms:
+        pytest.skip(f"JAXLOAD_REQUIRE_KERNELS does not name {platform}")
+    assert platform in _ffi.platforms()
 
 
-def test_kernels_are_there_where_they_are_required():
-    required = os.environ.get("JAXLOAD_REQUIRE_KERNELS", "").split(",")
-    if "cpu" not in required:
-        pytest.skip("JAXLOAD_REQUIRE_KERNELS does not name cpu")
-    assert "cpu" in _ffi.platforms()
+def test_only_platforms_that_exist_are_required(required_platforms):
+    # A name with a typo in it would require nothing.
+    assert {*required_platforms} <= {"", "cpu", "cuda"}
 
 
 WITHOUT_EXTENSION = """
@@ -175,7 +176,7 @@ def _refuses(target, message):
     )
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("target", TARGETS)
 def test_accepts_what_fits(target):
     results = dict(zip(target.results, target(), strict=True))
@@ -183,7 +184,7 @@ def test_accepts_what_fits(target):
     assert all(jnp.isfinite(result).all() for result in results.values())
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize(("target", "name"), BUFFERS)
 @pytest.mark.parametrize("change", ["size", "rank"])
 def test_refuses_a_shape(change, target, name):
@@ -193,7 +194,7 @@ def test_refuses_a_shape(change, target, name):
         target(**{name: jax.ShapeDtypeStruct(wrong, jnp.float32)})
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize(("target", "name"), BUFFERS)
 def test_refuses_a_dtype(target, name):
     spec = jax.ShapeDtypeStruct(target.buffers[name], jnp.float16)
@@ -201,7 +202,7 @@ def test_refuses_a_dtype(target, name):
         target(**{name: spec})
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("target", TARGETS)
 def test_refuses_a_rank(target):
     message = "expected x of shape [..., batch, tokens, width], got [3, 4]"
@@ -209,7 +210,7 @@ def test_refuses_a_rank(target):
         target(x=jax.ShapeDtypeStruct((S, D), jnp.float32))
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("target", TARGETS)
 def test_refuses_integers(target):
     message = "expected x of dtype F32, BF16 or F16, got dtype S32"
@@ -217,7 +218,7 @@ def test_refuses_integers(target):
         target(x=jax.ShapeDtypeStruct(BSD, jnp.int32))
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("target", [BWD, GATED_BWD], ids=lambda target: target.op)
 @pytest.mark.parametrize("shape", [(B, 0, 2, D), (D,)])
 def test_refuses_a_workspace_without_runs(shape, target):
@@ -227,7 +228,7 @@ def test_refuses_a_workspace_without_runs(shape, target):
         target(workspace=jax.ShapeDtypeStruct(shape, jnp.float32))
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("target", [FWD, GATED_FWD], ids=lambda target: target.op)
 @pytest.mark.parametrize("eps", [0.0, -1.0, float("nan")])
 def test_refuses_an_eps(eps, target):
@@ -277,7 +278,10 @@ for shape in ((1, 777, 1536), (5, 333, 200)):
 """
 
 
-@needs_kernel
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) == 1, reason="one core is all that there is"
+)
+@pytest.mark.usefixtures("cpu_kernels")
 def test_gives_the_same_bits_on_one_core_as_on_all():
     outputs = [
         subprocess.run(

@@ -3,35 +3,37 @@
 import collections
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import h100
 from jaxload.ops import _ffi
-from jaxload.targets.gpu import ENVIRONMENT
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def tools():
-    """Skips without the tools, or fails if CUDA is required."""
-    missing = []
+def tools(missing):
+    """Must be there for all of these."""
+    remedy = "run `make test REQUIRE=cpu,cuda`"
     if "cuda" not in _ffi.platforms():
-        missing.append("jaxload._ffi was built without CUDA")
+        missing("cuda", f"jaxload._ffi was built without CUDA; {remedy}")
     if not h100.PLUGIN.is_dir():
-        missing.append(f"JAX's CUDA plugin is not in {h100.PLUGIN}")
-    if not missing:
-        return
-    message = f"{' and '.join(missing)}; run `make test REQUIRE=cpu,cuda`"
-    if "cuda" in os.environ.get("JAXLOAD_REQUIRE_KERNELS", "").split(","):
-        pytest.fail(message)
-    pytest.skip(message)
+        missing("cuda", f"JAX's CUDA plugin is not in {h100.PLUGIN}; {remedy}")
+
+
+DEVICES = """
+from jaxload import targets
+for device in targets.H100.devices(8):
+    print(device.platform, device.device_kind, device.id)
+"""
+
+
+def test_devices_are_as_many_as_asked_for():
+    devices = h100.run_python("-c", DEVICES).splitlines()
+    assert devices == [f"gpu H100 {i}" for i in range(8)]
 
 
 SHARDED = f"""
@@ -54,18 +56,7 @@ print(json.dumps({{
 @pytest.fixture(scope="module")
 def sharded_programs():
     """What XLA makes for eight H100s of each program of sharded_programs.py."""
-    environment = (
-        os.environ
-        | ENVIRONMENT
-        | {
-            "PYTHONPATH": os.pathsep.join([str(h100.PLUGIN), *sys.path]),
-            "JAX_PLATFORMS": "",
-        }
-    )
-    command = [sys.executable, "-c", SHARDED]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(h100.run_python("-c", SHARDED))
 
 
 def _num_elements(collectives):

@@ -29,10 +29,6 @@ DTYPES = [  # Of activations, and of modulations in turn.
     pytest.param([jnp.float16, jnp.float32], id="float16-float32"),
 ]
 
-needs_kernel = pytest.mark.skipif(
-    "cpu" not in _ffi.platforms(), reason="jaxload._ffi was not built"
-)
-
 
 @pytest.fixture(params=["kernel", "plain"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -120,7 +116,7 @@ def test_gradients_match_finite_differences(operation):
     check_grads(jitted, arguments, order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 def test_repeats_to_the_bit(operation):
     inputs = operation.inputs((3, 70, 1023))
     first, second = (_results_and_grads(operation.kernel, *inputs) for _ in range(2))
@@ -167,10 +163,20 @@ def test_gated_form_equals_the_two_steps(operations, dtype):
     np.testing.assert_array_equal(unchanged, x)
 
 
+@pytest.mark.usefixtures("cpu_kernels")
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_gated_kernel_returns_the_residual_of_the_plain_form(operations, dtype):
+    # Products of 16-bit floats are exact in float32, fused into the sum or not.
+    arguments, _ = operations[1].inputs((2, 37, 65), dtype)
+    residual, _ = jax.jit(operations[1].kernel)(*arguments)
+    desired, _ = jax.jit(operations[1].plain)(*arguments)
+    np.testing.assert_array_equal(residual, desired)
+
+
 # Inside of JAX.
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("unmapped", [(), ("scale_BD", "shift_BD"), ("x_BSD",)])
 def test_vmap_is_one_call(operation, unmapped):
     arguments, cotangents = operation.inputs((4, 2, 3, 8))
@@ -234,7 +240,7 @@ def test_scan(operation, scan):
     assert_trees_close(actual, desired)
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("dtypes", [[jnp.float32, jnp.bfloat16], [jnp.bfloat16] * 2])
 def test_saves_statistics_and_nothing_normalized(operation, dtypes):
     arguments, _ = operation.inputs((2, 64, 128), jnp.bfloat16, *dtypes)
@@ -248,7 +254,7 @@ def test_saves_statistics_and_nothing_normalized(operation, dtypes):
 # Which form runs.
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize(("platform", "num_kernels"), [("cpu", 1), ("tpu", 0)])
 def test_lowers_to_the_kernel_of_the_platform(operation, platform, num_kernels):
     traced = _grads(operation.kernel).trace(*operation.inputs((2, 3, 8)))
@@ -295,8 +301,10 @@ def _assert_refuses(operation, changes, message):
             {"shift_BD": SPEC((2, 4), jnp.float16)},
             "expected shift of dtype float32 or, as x, float32; got float16",
         ),
-        ({"eps": 0.0}, "expected eps > 0, got 0.0"),
-        ({"eps": float("nan")}, "expected eps > 0, got nan"),
+        ({"eps": 0.0}, "expected eps > 0 in float32, and finite; got 0.0"),
+        ({"eps": 1e-50}, "expected eps > 0 in float32, and finite; got 1e-50"),
+        ({"eps": float("inf")}, "expected eps > 0 in float32, and finite; got inf"),
+        ({"eps": float("nan")}, "expected eps > 0 in float32, and finite; got nan"),
     ],
 )
 def test_refuses(operation, changes, message):

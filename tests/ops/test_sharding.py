@@ -14,14 +14,11 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxload.ops import _ffi, layer_norm_modulate
+from jaxload.ops import layer_norm_modulate
+from jaxload.ops._kernel import Kernel
 from jaxload.testing import assert_trees_close
 
 PROGRAMS = Path(__file__).with_name("sharded_programs.py")
-
-needs_kernel = pytest.mark.skipif(
-    "cpu" not in _ffi.platforms(), reason="jaxload._ffi was not built"
-)
 
 # Over eight devices, in a process that has them.
 
@@ -57,7 +54,7 @@ CUT = [
 ]
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("axis_type", ["Auto", "Explicit"])
 @pytest.mark.parametrize("cut", CUT)
 def test_kernels_run_on_shards(sharded_programs, operation, cut, axis_type):
@@ -225,7 +222,7 @@ def test_arrays_without_a_mesh_of_their_own(operation):
         _assert_matches_float64(operation, run(*inputs), inputs)
 
 
-@needs_kernel
+@pytest.mark.usefixtures("cpu_kernels")
 def test_programs_with_another_eps_are_others_to_the_compile_cache():
     # It may ignore the address of the object that partitions a call, and has to.
     sharding = NamedSharding(_mesh(2), P("data"))
@@ -240,3 +237,18 @@ def test_programs_with_another_eps_are_others_to_the_compile_cache():
         return text
 
     assert lower(1e-6) == lower(1e-6) != lower(1e-5)
+
+
+def test_kernels_of_the_same_types_are_others_to_the_compile_cache():
+    sharding = NamedSharding(_mesh(2), P("data"))
+    x_BSD = jax.ShapeDtypeStruct((2, 4, 8), jnp.float32, sharding=sharding)
+
+    def lower(target):
+        kernel = Kernel(target, operands=("BSD",), results=("BSD",))
+        call = functools.partial(kernel, lambda x_BSD: (x_BSD,))
+        text = jax.jit(call).lower(x_BSD).as_text()
+        text, num_calls = re.subn(r'backend_config = "\d+"', "", text)
+        assert num_calls == 1
+        return text
+
+    assert lower("one") == lower("one") != lower("another")
