@@ -60,28 +60,24 @@ inline PerRow<kRows> Averages(const Sum* sums, int64_t width) {
   return averages;
 }
 
-// What the next block reads of the arguments. In the last pass over a block,
-// which only stores, memory has time for it: where it is not in a cache.
-template <int kNumInputs, Output output, typename T>
+// What the next block needs from memory. In the last pass over a block, which
+// only stores, there is time for it: where it is not in a cache.
+template <int kNumArrays, Output output, typename T>
 class NextBlock {
  public:
-  // Of more inputs than kNumInputs, the last are not read and may be null.
-  NextBlock(const T* const* inputs, int64_t first) {
-    for (int i = 0; i < kNumInputs; ++i) inputs_[i] = inputs[i] + first;
+  // Of more arrays than kNumArrays, the last are not used and may be null.
+  NextBlock(const T* const* arrays, int64_t first) {
+    for (int i = 0; i < kNumArrays; ++i) arrays_[i] = arrays[i] + first;
   }
 
   void Prefetch(int64_t at) const {
     if constexpr (output == Output::kStreamed) {
-      for (int i = 0; i < kNumInputs; ++i) {
-        __builtin_prefetch(inputs_[i] + at, /*rw=*/0, kToSecondLevel);
-      }
+      for (int i = 0; i < kNumArrays; ++i) __builtin_prefetch(arrays_[i] + at);
     }
   }
 
  private:
-  // The first level of the caches still has to hold this block.
-  static constexpr int kToSecondLevel = 2;
-  const T* inputs_[kNumInputs];
+  const T* arrays_[kNumArrays];
 };
 
 // --- Forward ---------------------------------------------------------------
@@ -163,9 +159,13 @@ inline void FwdBlock(const LayerNormModulateFwdArguments<T>& a, int64_t row) {
     stats.mean = Means<kRows>(x, width);
   }
   stats.rstd = Rstds<kRows>(x, stats.mean, width, a.eps);
-  const T* const inputs[] = {a.x, a.h};
-  const NextBlock<kGated ? 2 : 1, output, T> next(inputs,
-                                                  first + kRows * width);
+  // The residual needs memory too: a store first fetches its line. All three
+  // are too much at once; for floats it is the residual that was slowest to
+  // come, for 16 bits x and h.
+  constexpr bool kNeedsResidual = kGated && sizeof(T) == sizeof(float);
+  const T* const arrays[] = {kNeedsResidual ? a.residual : a.x, a.h};
+  const NextBlock<kGated && !kNeedsResidual ? 2 : 1, output, T> next(
+      arrays, first + kRows * width);
   Modulate<output>(x, stats, a.scale + sample, a.shift + sample, width, next,
                    a.y + first);
   for (int i = 0; i < kRows; ++i) {
@@ -265,8 +265,8 @@ inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
   }
   const GradientAverages<kRows> averages =
       AverageGradients(in, sums, sums + width);
-  const T* const inputs[] = {a.x, a.dy, a.h, a.dresidual};
-  const NextBlock<kGated ? 4 : 2, output, T> next(inputs,
+  const T* const arrays[] = {a.x, a.dy, a.h, a.dresidual, a.dh};
+  const NextBlock<kGated ? 5 : 2, output, T> next(arrays,
                                                   first + kRows * width);
   T* dx = a.dx + first;
   if constexpr (kGated) {
@@ -280,7 +280,9 @@ inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
           const int64_t at = i * width + d;
           const auto total = access.Load(dresidual + at) + dln;
           access.template Store<output>(total, dx + at);
-          access.template Store<output>(total * access.Load(gate + d), dh + at);
+          // Not streamed: that would throw the line out of the cache while the
+          // rest of its residual is still to be read.
+          access.Store(total * access.Load(gate + d), dh + at);
           access.Store(access.Load(dgate + d) + total * access.Load(h + at),
                        dgate + d);
         });
@@ -340,8 +342,7 @@ void BwdRows(const LayerNormModulateBwdArguments<T>& a, int64_t begin,
              int64_t end, float* sums) {
   const int64_t width = a.shape.width;
   __builtin_memset(sums, 0, (kGated ? 3 : 2) * width * sizeof(float));
-  const bool aligned =
-      IsAligned(a.dx, width) && (!kGated || IsAligned(a.dh, width));
+  const bool aligned = IsAligned(a.dx, width);
   WithOutput(NumBytes<T>(a.shape), aligned, [&](auto output) {
     ForEachBlock(begin, end, a.shape.tokens, [&](auto num_rows, int64_t row) {
       BwdBlock<kGated, decltype(num_rows)::value, decltype(output)::value>(
