@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxload
 from jaxload.ops import _ffi
 
 
@@ -83,6 +85,18 @@ def test_raises_when_the_extension_does_not_load(error, monkeypatch):
     monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
     with pytest.raises(type(error), match=str(error)):
         inspect.unwrap(_ffi.platforms)()
+
+
+@pytest.mark.parametrize(("backend", "num_warnings"), [("cpu", 0), ("gpu", 1)])
+def test_says_so_on_a_gpu_without_its_kernels(
+    backend, num_warnings, monkeypatch, caplog
+):
+    extension = types.SimpleNamespace(registrations=lambda: {"cpu": {}})
+    monkeypatch.setitem(sys.modules, "jaxload._ffi", extension)
+    monkeypatch.setattr(jaxload, "_ffi", extension, raising=False)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    assert inspect.unwrap(_ffi.platforms)() == ("cpu",)
+    assert caplog.text.count("make cuda") == num_warnings
 
 
 # What the targets refuse.
