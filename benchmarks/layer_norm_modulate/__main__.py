@@ -106,7 +106,10 @@ def _weigh(progress: Progress, console: Console | None) -> _Report:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m benchmarks.layer_norm_modulate`; returns 1 if it misses."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.layer_norm_modulate",
+        description=(__doc__ or "").splitlines()[0],
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, not tables")
     parser.add_argument("--only", choices=SECTIONS, help="run this section alone")
     parser.add_argument(
