@@ -42,6 +42,7 @@ format: setup ## Formats Python and C++.
 
 bench: setup cuda .venv/.h100 ## Runs the benchmarks; each prints ratios from one run.
 	$(BIN)/python -m benchmarks.layer_norm_modulate $(ARGS)
+	$(BIN)/python -m benchmarks.planning
 
 wheel: setup ## Builds a wheel into dist/.
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

@@ -25,7 +25,7 @@ def get_config() -> Config:
         model=dataclasses.replace(
             demo.model, width=32, depth=2, num_heads=2, mlp_width=64, text_dim=16
         ),
-        balance=dataclasses.replace(demo.balance, max_tokens=64, max_compute_tokens=0),
+        balance=dataclasses.replace(demo.balance, max_tokens=64),
         optimizer=dataclasses.replace(demo.optimizer, num_warmup_steps=2),
         train=dataclasses.replace(
             demo.train, num_steps=8, log_every=2, checkpoint_every=3

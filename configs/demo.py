@@ -46,7 +46,7 @@ def get_config() -> Config:
             num_text_tokens=12,
             compute_dtype="float32",
         ),
-        balance=BalanceConfig(max_tokens=640, max_compute_tokens=480, max_buckets=10),
+        balance=BalanceConfig(max_tokens=640, max_buckets=10),
         flow=FlowConfig(),
         optimizer=OptimizerConfig(learning_rate=2e-3, num_warmup_steps=20),
         train=TrainConfig(num_steps=800, log_every=50),

@@ -45,6 +45,17 @@ def add_set_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_bad_share_argument(parser: argparse.ArgumentParser) -> None:
+    """Adds `--max-bad-share`."""
+    parser.add_argument(
+        "--max-bad-share",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="rows of the manifest that may make no sense (default: %(default)s)",
+    )
+
+
 def parse(
     parser: argparse.ArgumentParser,
     argv: Sequence[str] | None,

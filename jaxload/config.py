@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxload.balance.catalogue import BalanceConfig
+from jaxload.balance.clips import ShapeRules
 from jaxload.data.source import DataConfig
 from jaxload.data.synthetic import SyntheticConfig
 from jaxload.errors import InputError
@@ -34,6 +35,7 @@ class Config:
     synthetic: SyntheticConfig | None = None
     model: DiTConfig
     balance: BalanceConfig
+    shapes: ShapeRules = dataclasses.field(default_factory=ShapeRules)
     flow: FlowConfig
     optimizer: OptimizerConfig
     train: TrainConfig

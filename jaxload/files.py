@@ -1,6 +1,7 @@
 """Files that are there whole or not at all."""
 
 import os
+import tempfile
 from pathlib import Path
 
 from jaxload.errors import InputError
@@ -15,4 +16,17 @@ def write_atomically(path: Path, text: str) -> None:
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror}); choose another place"
+        ) from error
+
+
+def check_writable(path: Path) -> None:
+    """Refuses a file that could not be written, before there is anything to write."""
+    if path.is_dir():
+        raise InputError(f"--out {path}: expected a file, got a directory")
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"--out {path}: cannot be written ({error.strerror}); choose another place"
         ) from error

@@ -48,3 +48,23 @@ def phase(console: Console, title: str, total: int) -> Iterator[Callable[[], Non
         yield advance
     seconds = time.perf_counter() - start
     console.print(f"{title}: {done}/{total} in {seconds:.1f} s", highlight=False)
+
+
+@contextlib.contextmanager
+def count_rows(console: Console, title: str) -> Iterator[Callable[[int], None]]:
+    """Shows how many rows were read, when nobody knows how many there are."""
+    start = said = time.perf_counter()
+    done = 0
+    with console.status(title) if console.is_terminal else contextlib.nullcontext():
+
+        def advance(count: int) -> None:
+            nonlocal done, said
+            done += count
+            now = time.perf_counter()
+            if not console.is_terminal and now - said > _LOG_SECONDS:
+                said = now
+                console.print(f"{title}: {done:,} rows", highlight=False)
+
+        yield advance
+    seconds = time.perf_counter() - start
+    console.print(f"{title}: {done:,} rows in {seconds:.1f} s", highlight=False)

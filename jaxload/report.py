@@ -1,4 +1,4 @@
-"""What people look at: the plan as a table, the run as a picture."""
+"""A run as a picture."""
 
 import collections
 from collections.abc import Sequence
@@ -7,50 +7,10 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
 
-from jaxload.balance.plan import Plan
 from jaxload.training.telemetry import StepMetrics
 
 _MAX_LABELS = 16
-
-
-def print_plan(plan: Plan, console: Console) -> None:
-    """Prints the catalogue, then what it leaves out and why."""
-    table = Table(title=f"Catalogue for {plan.num_replicas} replica(s)", box=None)
-    for name in ("shape", "tokens", "batch", "tokens x batch", "samples", "work"):
-        table.add_column(name, justify="right")
-    table.add_column("")
-    for bucket, share in zip(plan.buckets, plan.work_shares(), strict=True):
-        table.add_row(
-            str(bucket.shape),
-            f"{bucket.shape.tokens:,}",
-            f"{bucket.batch:,}",
-            f"{bucket.shape.tokens * bucket.batch:,}",
-            f"{bucket.num_samples:,}",
-            f"{share:.1%}",
-            "over budget at batch 1" if bucket.over_budget else "",
-        )
-    console.print(table)
-    budget = plan.config
-    longest = max(bucket.shape.tokens for bucket in plan.buckets)
-    console.print(
-        f"budgets: {budget.max_tokens:,} tokens in memory, the compute of one sequence "
-        f"of {budget.max_compute_tokens or longest:,}; rule {budget.rule}, cost "
-        f"{plan.cost_model.source}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    kept = sum(bucket.num_samples for bucket in plan.buckets)
-    lost = sum(dropped.num_samples for dropped in plan.catalogue.dropped)
-    console.print(f"kept {kept:,} samples, dropped {lost:,}", highlight=False)
-    for dropped in plan.catalogue.dropped:
-        console.print(
-            f"  dropped {dropped.num_samples:,} of {dropped.shape}: {dropped.reason}",
-            highlight=False,
-            soft_wrap=True,
-        )
 
 
 def draw_figure(rows: Sequence[StepMetrics], path: Path) -> None:

@@ -1,6 +1,8 @@
 """Settings and fixtures that the tests share."""
 
+import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -18,9 +20,16 @@ import pytest
 from rich.console import Console
 
 from jaxload import config as config_lib
+from jaxload.balance.catalogue import BalanceConfig
+from jaxload.balance.cost import Architecture, analytic_cost
+from jaxload.balance.cover import cover_exactly
+from jaxload.balance.plan import Plan
+from jaxload.balance.shape import Shape
+from jaxload.balance.simulation import Setting
 from jaxload.config import Config
 from jaxload.data.dataset import open_dataset
 from jaxload.data.manifest import Manifest
+from jaxload.planning import make_plan, token_limit
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -45,3 +54,34 @@ def debug_config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def debug_manifest(debug_config: Config) -> Manifest:
     """The data set of `debug_config`, drawn."""
     return open_dataset(debug_config.data, debug_config.synthetic, Console(quiet=True))
+
+
+@pytest.fixture(scope="session")
+def plan_of() -> Callable[..., Plan]:
+    """Plans for samples counted by shape, with a small model's cost."""
+
+    def plan_of(
+        counts: dict[Shape, int],
+        *,
+        num_replicas: int = 1,
+        accumulate: int = 1,
+        **balance,
+    ) -> Plan:
+        config = dataclasses.replace(
+            BalanceConfig(max_tokens=256, max_buckets=2), **balance
+        )
+        memory = token_limit(config.max_tokens)
+        architecture = Architecture(
+            width=64, depth=2, mlp_width=128, num_text_tokens=4, text_dim=32
+        )
+        setting = Setting(
+            cover=cover_exactly(counts, max_shapes=config.max_buckets, min_samples=1),
+            config=config,
+            cost_model=analytic_cost(architecture),
+            max_batch=memory.max_batch,
+            num_replicas=num_replicas,
+            accumulate=accumulate,
+        )
+        return make_plan(setting, memory=memory, dataset="0123456789abcdef", rules=None)
+
+    return plan_of

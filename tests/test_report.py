@@ -6,31 +6,9 @@ from pathlib import Path
 from PIL import Image
 from rich.console import Console
 
-from jaxload.balance.catalogue import BalanceConfig
-from jaxload.balance.cost import analytic_cost
-from jaxload.balance.plan import make_plan
-from jaxload.balance.shape import Shape
 from jaxload.progress import phase
-from jaxload.report import draw_figure, print_plan
+from jaxload.report import draw_figure
 from jaxload.training.telemetry import StepMetrics
-
-
-def test_the_table_shows_buckets_and_what_was_dropped():
-    plan = make_plan(
-        {Shape(1, 8, 8): 640, Shape(30, 8, 8): 32, Shape(2, 8, 8): 1},
-        config=BalanceConfig(max_tokens=256, max_buckets=2),
-        cost_model=analytic_cost(width=64, depth=2, mlp_width=128, num_text_tokens=4),
-        num_replicas=1,
-        dataset="0",
-    )
-    out = io.StringIO()
-    print_plan(plan, Console(file=out, width=120))
-    text = out.getvalue()
-    rows = {line.split()[0]: line for line in text.splitlines() if line.strip()}
-    assert rows["1x8x8"].split()[1:5] == ["16", "16", "256", "640"]
-    assert "over budget at batch 1" in rows["30x8x8"]
-    assert "dropped 1 of 2x8x8: not among the 2 shapes with the most content" in text
-    assert "kept 672 samples, dropped 1" in text
 
 
 def row(step: int, bucket: str) -> StepMetrics:

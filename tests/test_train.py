@@ -102,7 +102,8 @@ def test_writes_what_it_promises(finished):
 def test_prints_the_catalogue_and_a_line_a_step(finished):
     _, result = finished
     assert "Catalogue for 1 replica(s)" in result.stdout
-    assert "kept 48 samples, dropped 0" in result.stdout
+    assert "kept 48 samples" in result.stdout
+    assert "left out 0" in result.stdout
     assert "compiling: 6/6" in result.stdout
     steps = [line for line in result.stdout.splitlines() if line.startswith("step ")]
     assert len(steps) == NUM_STEPS

@@ -1,34 +1,54 @@
-"""Chooses the catalogue: at most so many shapes, and a batch size for each."""
+"""Batch sizes: from two budgets, memory and compute, by one of three rules."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from typing import Literal
 
+import numpy as np
+
+from jaxload.balance.bucket import Bucket
 from jaxload.balance.cost import CostModel
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 
 Rule = Literal["equal-token", "dual", "dual-cost"]
+Policy = Literal["lockstep", "mixed"]
+
+MaxBatch = Callable[[Shape], int]
+"""Samples of a shape that memory allows in one micro-batch; 0 if one is too many."""
+
+_MAX_BUDGETS = 512
+_FEW_REPLICAS = 16  # Budgets are judged for at least so many.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BalanceConfig:
-    """How shapes and batch sizes are chosen."""
+    """How shapes, batch sizes and the deal over replicas are chosen."""
 
     max_tokens: int
     """Memory budget: tokens that one micro-batch may hold on one replica."""
 
+    max_bytes: int = 0
+    """Memory of a device; programs are compiled to see what fits. 0: tokens alone."""
+
     max_compute_tokens: int = 0
-    """Compute budget: what one sequence of this many tokens costs; 0: the longest."""
+    """Compute budget: what one sequence of this many tokens costs; 0: searched."""
+
+    policy: Policy = "lockstep"
+    """Every replica runs the same bucket at once, or each its own."""
 
     rule: Rule = "dual-cost"
     """Batch size from memory alone, with tokens^exponent, or with the cost model."""
 
-    exponent: float = 1.5
-    """The power of the tokens in the compute budget of the rule `dual`."""
+    exponent: float = 0.0
+    """The power of the tokens in the rule `dual`; 0: fitted to the cost model."""
 
-    max_buckets: int = 16
-    """Programs that may be compiled; shapes beyond that are dropped, and counted."""
+    max_buckets: int = 32
+    """Shapes that are kept; what fits none of them is dropped, and counted."""
+
+    max_programs: int = 0
+    """Programs of a mixed plan, in which a shape may have several batch sizes; 0: at
+    most twice max_buckets."""
 
     def __post_init__(self):
         for name in ("max_tokens", "max_buckets"):
@@ -36,135 +56,146 @@ class BalanceConfig:
                 raise InputError(
                     f"balance.{name}={getattr(self, name)}: expected 1 or more"
                 )
+        for name in ("max_bytes", "max_programs"):
+            if getattr(self, name) < 0:
+                raise InputError(
+                    f"balance.{name}={getattr(self, name)}: expected 0 or more"
+                )
         if self.max_compute_tokens < 0:
             raise InputError(
                 f"balance.max_compute_tokens={self.max_compute_tokens}: expected 0 "
-                "or more; 0 takes the longest shape of the data"
+                "or more; 0 has the budget searched"
             )
-        if self.exponent < 1.0:
+        if self.exponent and self.exponent < 1.0:
             raise InputError(
-                f"balance.exponent={self.exponent}: expected 1.0 or more; cost grows "
-                "at least with the number of tokens"
+                f"balance.exponent={self.exponent}: expected 1.0 or more, or 0 to have "
+                "it fitted; cost grows at least with the number of tokens"
             )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Bucket:
-    """A shape with a batch size: one compiled program."""
-
-    shape: Shape
-    batch: int
-    """Samples of one micro-batch on one replica."""
-
-    num_samples: int
-    """Samples of the data set that have this shape."""
-
-    cost: float
-    """Of one micro-batch, in the unit of the cost model."""
-
-    over_budget: bool
-    """A single sample is already more than a budget allows."""
-
-    def __str__(self) -> str:
-        return f"{self.shape}@{self.batch}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Dropped:
-    """Samples that no bucket takes."""
-
-    shape: Shape
-    num_samples: int
-    reason: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The buckets of a run, by ascending tokens, and what they leave out."""
+    """The buckets that a rule gives, by ascending tokens."""
 
     buckets: tuple[Bucket, ...]
-    dropped: tuple[Dropped, ...]
+    budget: float
+    """Cost that a micro-batch may have, in the unit of the rule."""
+
+    exponent: float
+    """Of the rule `dual`; 0 for the others."""
 
 
-def choose_catalogue(
-    counts: Mapping[Shape, int],
+def choose_batches(
+    shapes: Sequence[Shape],
+    num_samples: Sequence[int],
     *,
     config: BalanceConfig,
     cost_model: CostModel,
+    max_batch: MaxBatch,
     num_replicas: int,
 ) -> Catalogue:
-    """Picks the shapes that keep the most content, and a batch size for each.
-
-    Content is tokens times samples. The result depends on the counts alone, not on
-    their order, so every process of a job computes the same one.
-    """
-    if num_replicas < 1:
-        raise InputError(f"{num_replicas} replicas: expected 1 or more")
-    if not counts:
-        raise InputError("no sample to plan for: expected a data set with at least one")
-    dropped = []
-    candidates = []
-    for shape, count in sorted(counts.items()):
-        if count < num_replicas:
-            reason = f"too few samples for {num_replicas} replicas"
-            dropped.append(Dropped(shape=shape, num_samples=count, reason=reason))
+    """Gives each shape the largest batch that both budgets allow, and at least 1."""
+    tokens = np.array([shape.tokens for shape in shapes])
+    memory = np.array([max_batch(shape) for shape in shapes])
+    check_memory(shapes, memory, config)
+    exponent = 0.0
+    if config.rule == "dual":
+        exponent = config.exponent or max(1.0, cost_model.exponent(tokens))
+    price = _price(config.rule, cost_model, exponent)
+    # A micro-batch for each replica, even of a rare shape.
+    available = np.maximum(1, np.array(num_samples) // num_replicas)
+    limit = np.maximum(1, np.minimum(memory, available))
+    if config.rule == "equal-token":
+        budget, batch = 0.0, limit
+    else:
+        if config.max_compute_tokens:
+            budget = float(price(config.max_compute_tokens))
         else:
-            candidates.append(shape)
-    # Content first; the shape itself breaks ties, so that the order is total.
-    candidates.sort(key=lambda shape: (-shape.tokens * counts[shape], shape))
-    for shape in candidates[config.max_buckets :]:
-        reason = f"not among the {config.max_buckets} shapes with the most content"
-        dropped.append(Dropped(shape=shape, num_samples=counts[shape], reason=reason))
-    kept = sorted(
-        candidates[: config.max_buckets], key=lambda shape: (shape.tokens, shape)
-    )
-    if not kept:
-        raise InputError(
-            f"no shape has a sample for each of {num_replicas} replicas; the largest "
-            f"count is {max(counts.values())}; use fewer replicas or more data"
-        )
-    longest = max(shape.tokens for shape in kept)
+            budget = _search_budget(
+                price(tokens),
+                limit,
+                np.array(num_samples),
+                tokens,
+                cost_model,
+                num_replicas,
+            )
+        batch = _batches(price(tokens), limit, budget)
+    over = memory < 1
+    if budget:
+        over |= price(tokens) > budget * (1 + 1e-9)
     buckets = tuple(
-        _bucket(shape, counts[shape], longest, config, cost_model, num_replicas)
-        for shape in kept
+        Bucket(
+            shape=shape,
+            batch=int(batch[i]),
+            num_samples=num_samples[i],
+            cost=float(cost_model(int(batch[i]), shape.tokens)),
+            over_budget=bool(over[i]),
+        )
+        for i, shape in enumerate(shapes)
     )
-    return Catalogue(buckets=buckets, dropped=tuple(dropped))
+    return Catalogue(buckets=buckets, budget=budget, exponent=exponent)
 
 
-def _bucket(
-    shape: Shape,
-    num_samples: int,
-    longest: int,
-    config: BalanceConfig,
+def check_memory(
+    shapes: Sequence[Shape], memory: np.ndarray, config: BalanceConfig
+) -> None:
+    """Refuses a memory budget that not even the smallest shape fits into."""
+    if memory.max() < 1:
+        smallest = min(shapes, key=lambda shape: shape.tokens)
+        kind = "bytes" if config.max_bytes else "tokens"
+        raise InputError(
+            f"balance.max_{kind}={getattr(config, f'max_{kind}')}: not one sample of "
+            f"{smallest}, {smallest.tokens} tokens, fits; raise it, or shard sequences"
+        )
+
+
+def _price(
+    rule: Rule, cost_model: CostModel, exponent: float
+) -> Callable[[int | np.ndarray], np.ndarray]:
+    """What a rule takes one sample to cost."""
+    if rule == "dual":
+        return lambda tokens: np.asarray(tokens, float) ** exponent
+    return lambda tokens: np.asarray(cost_model.sample(np.asarray(tokens)), float)
+
+
+def _batches(price: np.ndarray, limit: np.ndarray, budget: float) -> np.ndarray:
+    # A budget is often a multiple of a price; rounding must not lose the last sample.
+    return np.maximum(1, np.minimum(limit, np.floor(budget / price * (1 + 1e-12))))
+
+
+def _search_budget(
+    price: np.ndarray,
+    limit: np.ndarray,
+    num_samples: np.ndarray,
+    tokens: np.ndarray,
     cost_model: CostModel,
     num_replicas: int,
-) -> Bucket:
-    budget = config.max_compute_tokens or longest
-    fits = budget_batch(shape.tokens, budget, config, cost_model)
-    # Every replica needs a full micro-batch, even of a rare shape.
-    batch = max(1, min(fits, num_samples // num_replicas))
-    return Bucket(
-        shape=shape,
-        batch=batch,
-        num_samples=num_samples,
-        cost=cost_model(batch, shape.tokens),
-        over_budget=fits < 1,
-    )
+) -> float:
+    """The budget at which replicas that draw buckets at random idle least.
+
+    Batches are whole, so a budget just below a multiple of a common price wastes up to
+    one sample of every micro-batch. Those that some shape fills exactly are tried, from
+    the price of the dearest sample to the dearest micro-batch that memory allows.
+    """
+    least, most = price.max(), (price * limit).max()
+    exact = [p * np.arange(1, int(b) + 1) for p, b in zip(price, limit, strict=True)]
+    tried = np.unique(np.concatenate([*exact, [least]]))
+    tried = tried[(tried >= least) & (tried <= most)]
+    tried = tried[:: max(1, len(tried) // _MAX_BUDGETS)]
+    idle = []
+    for budget in tried:
+        batch = _batches(price, limit, budget)
+        cost = np.asarray(cost_model(batch, tokens))
+        idle.append(
+            expected_idle(cost, num_samples / batch, max(num_replicas, _FEW_REPLICAS))
+        )
+    best = min(range(len(tried)), key=lambda i: (round(idle[i], 4), -tried[i]))
+    return float(tried[best])
 
 
-def budget_batch(
-    tokens: int, compute_tokens: int, config: BalanceConfig, cost_model: CostModel
-) -> int:
-    """Samples of `tokens` tokens that both budgets allow; 0 if one is too many."""
-    in_memory = config.max_tokens // tokens
-    match config.rule:
-        case "equal-token":
-            return in_memory
-        case "dual":
-            return min(in_memory, int((compute_tokens / tokens) ** config.exponent))
-        case "dual-cost":
-            # The fixed cost is paid once a micro-batch, whatever its size.
-            budget = cost_model(1, compute_tokens) - cost_model.fixed
-            return min(
-                in_memory, int(budget / (cost_model(1, tokens) - cost_model.fixed))
-            )
+def expected_idle(cost: np.ndarray, weight: np.ndarray, num_replicas: int) -> float:
+    """Idle share of replicas that draw micro-batches at random, one each a step."""
+    order = np.argsort(cost)
+    below = np.cumsum(weight[order]) / weight.sum()
+    longest = np.diff(below**num_replicas, prepend=0.0) @ cost[order]
+    return float(1 - (cost @ weight) / weight.sum() / longest)

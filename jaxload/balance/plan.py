@@ -5,61 +5,71 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jaxload.balance.catalogue import (
-    BalanceConfig,
-    Bucket,
-    Catalogue,
-    Dropped,
-    choose_catalogue,
-)
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.catalogue import BalanceConfig
+from jaxload.balance.clips import ShapeRules
 from jaxload.balance.cost import CostModel
+from jaxload.balance.cover import LeftOut
+from jaxload.balance.pattern import Pattern
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
     """What a run executes, known before its first step."""
 
-    catalogue: Catalogue
+    buckets: tuple[Bucket, ...]
+    patterns: tuple[Pattern, ...] = ()
+    """Of the mixed policy: what replicas run in a step, and how often."""
+
+    rest: tuple[Pattern, ...] = ()
+    """Of the mixed policy: what they run once an epoch."""
+
+    left_out: tuple[LeftOut, ...]
+    kept_content: float
+    """Share of the content that all candidate shapes together would keep."""
+
+    budget: float
+    """Cost that a micro-batch may have; 0 for the rule `equal-token`."""
+
     cost_model: CostModel
     config: BalanceConfig
+    rules: ShapeRules | None
+    """How samples were fitted to shapes; None: they were prepared before."""
+
     num_replicas: int
+    accumulate: int
     dataset: str
     """Digest of what made the data set; another one needs another plan."""
 
-    @property
-    def buckets(self) -> tuple[Bucket, ...]:
-        """The catalogue's buckets."""
-        return self.catalogue.buckets
+    sources: Mapping[str, str]
+    """Where each kind of number comes from."""
+
+    idle_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """What each policy would idle on the same shapes, simulated."""
 
     def work_shares(self) -> list[float]:
         """Share of an epoch's cost that each bucket takes."""
-        work = [b.cost * b.num_samples / b.batch for b in self.buckets]
+        samples = self._samples()
+        work = [
+            b.cost * n / b.batch for b, n in zip(self.buckets, samples, strict=True)
+        ]
         return [w / sum(work) for w in work]
 
+    def _samples(self) -> list[float]:
+        """Samples that each bucket runs in an epoch."""
+        if not self.patterns and not self.rest:
+            return [float(b.num_samples) for b in self.buckets]
+        return [
+            float(b.batch * sum(p.times * p.counts[i] for p in self._all_patterns()))
+            for i, b in enumerate(self.buckets)
+        ]
 
-def make_plan(
-    counts: Mapping[Shape, int],
-    *,
-    config: BalanceConfig,
-    cost_model: CostModel,
-    num_replicas: int,
-    dataset: str,
-) -> Plan:
-    """Plans for samples counted by shape."""
-    catalogue = choose_catalogue(
-        counts, config=config, cost_model=cost_model, num_replicas=num_replicas
-    )
-    return Plan(
-        catalogue=catalogue,
-        cost_model=cost_model,
-        config=config,
-        num_replicas=num_replicas,
-        dataset=dataset,
-    )
+    def _all_patterns(self) -> tuple[Pattern, ...]:
+        return (*self.patterns, *self.rest)
 
 
 def to_json(plan: Plan) -> str:
@@ -68,11 +78,18 @@ def to_json(plan: Plan) -> str:
         "format": _FORMAT,
         "dataset": plan.dataset,
         "num_replicas": plan.num_replicas,
-        "budget": dataclasses.asdict(plan.config),
+        "accumulate": plan.accumulate,
+        "balance": dataclasses.asdict(plan.config),
+        "shapes": None if plan.rules is None else dataclasses.asdict(plan.rules),
+        "budget": plan.budget,
         "cost_model": dataclasses.asdict(plan.cost_model),
-        "memory_model": "tokens of a micro-batch, against budget.max_tokens",
-        "buckets": [_row(bucket) for bucket in plan.buckets],
-        "dropped": [_row(dropped) for dropped in plan.catalogue.dropped],
+        "sources": dict(plan.sources),
+        "buckets": [_bucket_row(bucket) for bucket in plan.buckets],
+        "patterns": [dataclasses.asdict(p) for p in plan.patterns],
+        "rest": [dataclasses.asdict(p) for p in plan.rest],
+        "kept_content": plan.kept_content,
+        "left_out": [dataclasses.asdict(left_out) for left_out in plan.left_out],
+        "idle_shares": dict(plan.idle_shares),
     }
     return json.dumps(content, indent=2) + "\n"
 
@@ -85,27 +102,45 @@ def from_dict(content: Mapping[str, Any], *, name: str) -> Plan:
             "plan again with this version"
         )
     try:
+        rules = content["shapes"]
         return Plan(
-            catalogue=Catalogue(
-                buckets=tuple(Bucket(**_fields(row)) for row in content["buckets"]),
-                dropped=tuple(Dropped(**_fields(row)) for row in content["dropped"]),
+            buckets=tuple(_bucket(row) for row in content["buckets"]),
+            patterns=tuple(_pattern(row) for row in content["patterns"]),
+            rest=tuple(_pattern(row) for row in content["rest"]),
+            left_out=tuple(
+                LeftOut(**(row | {"examples": tuple(row["examples"])}))
+                for row in content["left_out"]
             ),
+            kept_content=content["kept_content"],
+            budget=content["budget"],
             cost_model=CostModel(**content["cost_model"]),
-            config=BalanceConfig(**content["budget"]),
+            config=BalanceConfig(**content["balance"]),
+            rules=None if rules is None else ShapeRules(**rules),
             num_replicas=content["num_replicas"],
+            accumulate=content["accumulate"],
             dataset=content["dataset"],
+            sources=content["sources"],
+            idle_shares=content["idle_shares"],
         )
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{name}: not a plan ({error!r}); plan again") from error
 
 
-def _row(record: Bucket | Dropped) -> dict:
-    row = {f.name: getattr(record, f.name) for f in dataclasses.fields(record)}
-    return row | {"shape": str(record.shape), "tokens": record.shape.tokens}
-
-
-def _fields(row: dict) -> dict:
-    derived = {"tokens"}
-    return {k: v for k, v in row.items() if k not in derived} | {
-        "shape": Shape.parse(row["shape"])
+def _bucket_row(bucket: Bucket) -> dict:
+    row = {f.name: getattr(bucket, f.name) for f in dataclasses.fields(bucket)}
+    frames, height, width = bucket.shape.pixels
+    return row | {
+        "shape": str(bucket.shape),
+        "tokens": bucket.shape.tokens,
+        "pixels": f"{frames}x{height}x{width}",
     }
+
+
+def _bucket(row: dict) -> Bucket:
+    derived = {"shape", "tokens", "pixels"}
+    fields = {k: v for k, v in row.items() if k not in derived}
+    return Bucket(shape=Shape.parse(row["shape"]), **fields)
+
+
+def _pattern(row: dict) -> Pattern:
+    return Pattern(counts=tuple(row["counts"]), times=row["times"])

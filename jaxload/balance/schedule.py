@@ -1,4 +1,4 @@
-"""The schedule: (seed, step, replica) -> micro-batches, with nothing remembered.
+"""The lockstep schedule: at each micro-step every replica runs the same bucket.
 
 Each bucket is an endless stream of its samples, shuffled anew each pass, that is cut
 into groups of one micro-batch for each replica. An epoch takes from each stream the
@@ -9,15 +9,12 @@ the step by arithmetic, so any step can be asked for first, on any host.
 
 import bisect
 import dataclasses
-import functools
 
 import numpy as np
-from grain.experimental import index_shuffle
 
-from jaxload.balance.catalogue import Bucket
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.stream import shuffled, stream_members
 from jaxload.errors import InputError
-
-_SHUFFLE_ROUNDS = 4  # Of Grain's block cipher; its own default.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,8 +29,8 @@ class MicroBatch:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """The lockstep policy: at each micro-step every replica runs the same bucket."""
+class Lockstep:
+    """(seed, step, replica) -> micro-batches, with nothing remembered."""
 
     buckets: tuple[Bucket, ...]
     seed: int
@@ -56,6 +53,11 @@ class Schedule:
         first = step * self.accumulate
         return tuple(self._group(first + i)[0] for i in range(self.accumulate))
 
+    def step_counts(self, step: int) -> np.ndarray:
+        """Micro-batches of each bucket on each replica, [replicas, buckets]."""
+        counts = np.bincount(self.step_buckets(step), minlength=len(self.buckets))
+        return np.tile(counts, (self.num_replicas, 1))
+
     def micro_batches(self, step: int, replica: int) -> tuple[MicroBatch, ...]:
         """What one replica runs in one step."""
         first = step * self.accumulate
@@ -68,11 +70,14 @@ class Schedule:
         index, group = self._group(micro_step)
         bucket = self.buckets[index]
         first = (group * self.num_replicas + replica) * bucket.batch
-        members = [
-            self._member(index, position)
-            for position in range(first, first + bucket.batch)
-        ]
-        return MicroBatch(index, np.array(members, dtype=np.int64))
+        members = stream_members(
+            first,
+            bucket.batch,
+            num_samples=bucket.num_samples,
+            seed=self.seed,
+            stream=index,
+        )
+        return MicroBatch(index, members)
 
     def epoch(self, step: int) -> float:
         """Passes over the data that are done when a step begins."""
@@ -86,24 +91,15 @@ class Schedule:
         before = [self._bucket_groups(b, epoch) for b in self.buckets]
         after = [self._bucket_groups(b, epoch + 1) for b in self.buckets]
         ends = np.cumsum(np.subtract(after, before)).tolist()
-        place = index_shuffle(
+        place = shuffled(
             micro_step - start,
-            max_index=ends[-1] - 1,
-            seed=_shuffle_seed(self.seed, len(self.buckets), epoch),
-            rounds=_SHUFFLE_ROUNDS,
+            size=ends[-1],
+            seed=self.seed,
+            stream=len(self.buckets),
+            lap=epoch,
         )
         index = bisect.bisect_right(ends, place)
         return index, after[index] - (ends[index] - place)
-
-    def _member(self, index: int, position: int) -> int:
-        """The sample at a position of a bucket's endless stream."""
-        lap, offset = divmod(position, self.buckets[index].num_samples)
-        return index_shuffle(
-            offset,
-            max_index=self.buckets[index].num_samples - 1,
-            seed=_shuffle_seed(self.seed, index, lap),
-            rounds=_SHUFFLE_ROUNDS,
-        )
 
     def _epoch(self, micro_step: int) -> tuple[int, int]:
         """The epoch that a micro-step falls into, and the epoch's first micro-step."""
@@ -122,10 +118,3 @@ class Schedule:
     def _bucket_groups(self, bucket: Bucket, epoch: int) -> int:
         """Full groups that a bucket's stream holds in its first `epoch` passes."""
         return epoch * bucket.num_samples // (bucket.batch * self.num_replicas)
-
-
-@functools.lru_cache(maxsize=4096)
-def _shuffle_seed(seed: int, stream: int, lap: int) -> int:
-    """A 32-bit seed of its own for each stream and each pass over it."""
-    sequence = np.random.SeedSequence([seed, stream, lap])
-    return int(sequence.generate_state(1)[0])

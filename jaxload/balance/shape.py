@@ -7,6 +7,15 @@ from jaxload.errors import InputError
 
 _TEXT = re.compile(r"(\d+)x(\d+)x(\d+)")
 
+FRAME_STRIDE = 4
+"""Frames that one latent frame covers, but for the first, which covers one."""
+
+PIXEL_STRIDE = 8
+"""Rows and columns of pixels that one row and column of a latent covers."""
+
+TOKEN_PIXELS = 2 * PIXEL_STRIDE
+"""Rows and columns of pixels that one token covers."""
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Shape:
@@ -34,6 +43,28 @@ class Shape:
         if match is None:
             raise InputError(f"shape {text!r}: expected FxHxW in whole numbers")
         return cls(*map(int, match.groups()))
+
+    @classmethod
+    def of_pixels(cls, num_frames: int, height: int, width: int) -> "Shape":
+        """The latent of a clip whose frames are 4k+1 and sizes multiples of 16."""
+        if (num_frames - 1) % FRAME_STRIDE or (
+            height % TOKEN_PIXELS or width % TOKEN_PIXELS
+        ):
+            raise InputError(
+                f"clip of {num_frames}x{height}x{width}: expected 4k+1 frames of sizes "
+                f"that are multiples of {TOKEN_PIXELS}"
+            )
+        return cls(
+            (num_frames - 1) // FRAME_STRIDE + 1,
+            height // PIXEL_STRIDE,
+            width // PIXEL_STRIDE,
+        )
+
+    @property
+    def pixels(self) -> tuple[int, int, int]:
+        """Frames, height and width of the clip that has this latent."""
+        frames = (self.frames - 1) * FRAME_STRIDE + 1
+        return frames, self.height * PIXEL_STRIDE, self.width * PIXEL_STRIDE
 
     @property
     def tokens(self) -> int:

@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from jaxload.balance.shape import FRAME_STRIDE, PIXEL_STRIDE
 from jaxload.errors import InputError
 
 # Shape suffixes: P pixel frames, Y X pixel rows and columns, F H W the latent's.
@@ -30,8 +31,6 @@ class Codec(Protocol):
         ...
 
 
-FRAME_STRIDE = 4
-PIXEL_STRIDE = 8
 _BLOCK = FRAME_STRIDE * PIXEL_STRIDE * PIXEL_STRIDE * 3
 
 # Standard deviation of each channel over the clips of `jaxload.data.synthetic`,

@@ -15,7 +15,7 @@ from jaxload.errors import InputError
 
 FILE_NAME = "manifest.parquet"
 _FORMAT = 1
-_METADATA_KEY = b"jaxload"
+METADATA_KEY = b"jaxload"
 _BLOCK_BYTES = 65_536  # ArrayRecord's block size, to which it pads its files.
 _SCHEMA = pa.schema(
     [
@@ -111,7 +111,7 @@ def write_manifest(
         "fingerprint": dict(fingerprint),
         "shards": [dataclasses.asdict(shard) for shard in shards],
     }
-    schema = _SCHEMA.with_metadata({_METADATA_KEY: json.dumps(metadata).encode()})
+    schema = _SCHEMA.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
     pq.write_table(pa.table(columns, schema=schema), directory / FILE_NAME)
 
 
@@ -125,7 +125,7 @@ def read_manifest(directory: Path) -> Manifest:
         )
     try:
         table = pq.read_table(path)
-        metadata = json.loads((table.schema.metadata or {})[_METADATA_KEY])
+        metadata = json.loads((table.schema.metadata or {})[METADATA_KEY])
         if metadata["format"] != _FORMAT:
             raise InputError(
                 f"{path}: expected manifest format {_FORMAT}, got "

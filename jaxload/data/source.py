@@ -10,8 +10,8 @@ import grain
 import ml_dtypes
 import numpy as np
 
-from jaxload.balance.catalogue import Bucket
-from jaxload.balance.schedule import Schedule
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.schedule import Lockstep
 from jaxload.data.manifest import Manifest
 from jaxload.data.record import Record, decode_record
 from jaxload.data.text import pad_text
@@ -53,7 +53,7 @@ class MicroBatchSource:
     def __init__(
         self,
         manifest: Manifest,
-        schedule: Schedule,
+        schedule: Lockstep,
         *,
         replicas: Sequence[int],
         num_micro_steps: int,

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from jaxload.balance.shape import Shape
-from jaxload.data.codec import CODECS, PIXEL_STRIDE
+from jaxload.balance.shape import PIXEL_STRIDE, Shape
+from jaxload.data.codec import CODECS
 from jaxload.data.manifest import Entry
 from jaxload.data.record import Record, encode_record
 from jaxload.data.text import HashedNgramEncoder

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxload.balance.schedule import Schedule
+from jaxload.balance.schedule import Lockstep
 from jaxload.errors import InputError
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import CompileCounter
@@ -76,7 +76,7 @@ def fit(
     start: int,
     config: TrainConfig,
     programs: Programs,
-    schedule: Schedule,
+    schedule: Lockstep,
     checkpoints: Checkpoints,
     on_step: Callable[[StepMetrics], None],
 ) -> TrainState:
@@ -104,7 +104,7 @@ def fit(
     return state
 
 
-def _fail_on_compile(schedule: Schedule, step: int, count: int) -> None:
+def _fail_on_compile(schedule: Lockstep, step: int, count: int) -> None:
     names = " + ".join(str(schedule.buckets[i]) for i in schedule.step_buckets(step))
     raise RuntimeError(
         f"step {step} (bucket {names}) compiled {count} programs; everything was to be "
@@ -119,7 +119,7 @@ class _StepClock:
     from the moment that the one before was done.
     """
 
-    def __init__(self, schedule: Schedule, on_step: Callable[[StepMetrics], None]):
+    def __init__(self, schedule: Lockstep, on_step: Callable[[StepMetrics], None]):
         self._schedule = schedule
         self._on_step = on_step
         self._running: _Running | None = None

@@ -9,8 +9,8 @@ from flax import nnx
 from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
-from jaxload.balance.catalogue import Bucket
 from jaxload.balance.plan import Plan
+from jaxload.balance.shape import Shape
 from jaxload.config import Config
 from jaxload.models import DiT
 from jaxload.parallel.mesh import batch_sharded, replicated
@@ -45,7 +45,6 @@ def lowerings(
         return _init(config, trainer)
 
     jit_init = jax.jit(init, out_shardings=everywhere)
-    jit_micro = jax.jit(trainer.micro_step, donate_argnums=1, out_shardings=everywhere)
     jit_update = jax.jit(
         trainer.update, donate_argnums=(0, 1), out_shardings=everywhere
     )
@@ -55,9 +54,26 @@ def lowerings(
         SAMPLE: lambda: lower_sampler(config, trainer, state.params, mesh),
     }
     for bucket in plan.buckets:
-        batch = _abstract_batch(bucket, config, mesh)
-        named[str(bucket)] = lambda batch=batch: jit_micro.lower(state, sums, batch)
+        named[str(bucket)] = lambda bucket=bucket: lower_micro_step(
+            config, trainer, mesh, bucket.shape, bucket.batch
+        )
     return named
+
+
+def lower_micro_step(
+    config: Config, trainer: Trainer, mesh: Mesh, shape: Shape, batch: int
+) -> Lowered:
+    """The program of a bucket: `batch` samples of a shape on each replica."""
+    state, sums = _abstract_init(config, trainer, mesh)
+    micro_step = jax.jit(
+        trainer.micro_step, donate_argnums=1, out_shardings=replicated(mesh)
+    )
+    return micro_step.lower(state, sums, _abstract_batch(config, mesh, shape, batch))
+
+
+def init_state(config: Config, trainer: Trainer, mesh: Mesh) -> tuple[TrainState, Sums]:
+    """The state and the empty sums before the first step, on the devices."""
+    return jax.jit(lambda: _init(config, trainer), out_shardings=replicated(mesh))()
 
 
 def lower_sampler(config: Config, trainer: Trainer, params: Any, mesh: Mesh) -> Lowered:
@@ -109,10 +125,10 @@ def _make_model(config: Config) -> DiT:
 
 
 def _abstract_batch(
-    bucket: Bucket, config: Config, mesh: Mesh
+    config: Config, mesh: Mesh, shape: Shape, batch: int
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    shape, model = bucket.shape, config.model
-    size = bucket.batch * mesh.size
+    model = config.model
+    size = batch * mesh.size
     leaves = {
         "latent": (
             (size, shape.frames, shape.height, shape.width, model.channels),

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from jaxload.balance import plan as plan_lib
 from jaxload.balance.plan import Plan
-from jaxload.balance.schedule import Schedule
+from jaxload.balance.schedule import Lockstep
 from jaxload.config import Config
 from jaxload.data.codec import CODECS
 from jaxload.data.dataset import open_dataset
@@ -24,9 +24,10 @@ from jaxload.data.text import HashedNgramEncoder, pad_text
 from jaxload.errors import InputError
 from jaxload.files import write_atomically
 from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh, replicated
+from jaxload.plan_report import print_plan
 from jaxload.planning import check_plan, plan_run
 from jaxload.progress import phase
-from jaxload.report import draw_figure, print_plan
+from jaxload.report import draw_figure
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import compile_ahead, enable_compile_cache
 from jaxload.training.loop import fit
@@ -58,6 +59,7 @@ _ENLARGE = 4
 def train(config: Config, workdir: WorkDir, console: Console) -> None:
     """Trains from the newest checkpoint, or from the start, to the last step."""
     # --- Data and plan: all that can be wrong with the input is found here ---
+    _check_policy(config)
     manifest = open_dataset(config.data, config.synthetic, console)
     _check_model_fits(config, manifest)
     mesh = replica_mesh()
@@ -80,7 +82,7 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
         if start:
             state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
             console.print(f"resuming at step {start}", highlight=False)
-        schedule = Schedule(
+        schedule = Lockstep(
             buckets=plan.buckets,
             seed=config.train.seed,
             num_replicas=mesh.size,
@@ -161,6 +163,14 @@ class _Reporter:
         self._line.update(row)
 
 
+def _check_policy(config: Config) -> None:
+    if config.balance.policy != "lockstep":
+        raise InputError(
+            f"balance.policy={config.balance.policy}: expected lockstep; a mixed run "
+            "can be planned and simulated, and not yet trained"
+        )
+
+
 def _check_model_fits(config: Config, manifest: Manifest) -> None:
     for field, known in (("codec", list(CODECS)), ("text_encoder", [_TEXT_ENCODER])):
         found = manifest.fingerprint.get(field)
@@ -208,7 +218,7 @@ def _compile(
 
 
 def _device_batches(
-    config: Config, manifest: Manifest, schedule: Schedule, mesh: Mesh, start: int
+    config: Config, manifest: Manifest, schedule: Lockstep, mesh: Mesh, start: int
 ) -> Iterator[dict[str, jax.Array]]:
     """The run's micro-batches from a step on, read ahead onto the devices."""
     accumulate = config.train.accumulate

@@ -7,13 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxload.balance.catalogue import Bucket
-from jaxload.balance.schedule import Schedule
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.schedule import Lockstep
 from jaxload.balance.shape import Shape
+from jaxload.balance.stream import stream_members
 from jaxload.errors import InputError
 
 
-def make_schedule(sizes, *, num_replicas=1, accumulate=1, seed=0) -> Schedule:
+def make_schedule(sizes, *, num_replicas=1, accumulate=1, seed=0) -> Lockstep:
     buckets = tuple(
         Bucket(
             shape=Shape(i + 1, 2, 2),
@@ -24,7 +25,7 @@ def make_schedule(sizes, *, num_replicas=1, accumulate=1, seed=0) -> Schedule:
         )
         for i, (batch, num_samples) in enumerate(sizes)
     )
-    return Schedule(
+    return Lockstep(
         buckets=buckets, seed=seed, num_replicas=num_replicas, accumulate=accumulate
     )
 
@@ -44,7 +45,7 @@ def settings_of_schedules(draw) -> dict:
     }
 
 
-def epoch_members(schedule: Schedule, start: int, stop: int):
+def epoch_members(schedule: Lockstep, start: int, stop: int):
     """Counts how often each (bucket, member) is run in some micro-steps."""
     counts = collections.Counter()
     for micro_step in range(start, stop):
@@ -54,7 +55,7 @@ def epoch_members(schedule: Schedule, start: int, stop: int):
     return counts
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(settings_of_schedules())
 def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
     num_epochs = 3
@@ -70,7 +71,7 @@ def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
         assert set(seen.tolist()) <= {num_epochs - 1, num_epochs}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(settings_of_schedules())
 def test_agrees_with_a_simulation_that_remembers(options):
     """Streams, groups and epochs kept by hand, one epoch after the other."""
@@ -86,10 +87,13 @@ def test_agrees_with_a_simulation_that_remembers(options):
             while held[index] >= group:
                 held[index] -= group
                 first = used[index] * group
-                members = [
-                    schedule._member(index, position)
-                    for position in range(first, first + group)
-                ]
+                members = stream_members(
+                    first,
+                    group,
+                    num_samples=bucket.num_samples,
+                    seed=schedule.seed,
+                    stream=index,
+                ).tolist()
                 used[index] += 1
                 expected.append((index, tuple(members)))
         got = []
@@ -113,6 +117,17 @@ def test_lockstep_every_replica_runs_the_same_bucket(options, step):
         assert tuple(m.bucket for m in micro) == schedule.step_buckets(step)
         for m in micro:
             assert len(m.members) == schedule.buckets[m.bucket].batch
+
+
+@settings(max_examples=25, deadline=None)
+@given(settings_of_schedules(), st.integers(0, 100))
+def test_counts_of_a_step_are_those_of_its_micro_batches(options, step):
+    schedule = make_schedule(**options)
+    counts = schedule.step_counts(step)
+    assert counts.shape == (schedule.num_replicas, len(schedule.buckets))
+    for replica, row in enumerate(counts.tolist()):
+        ran = [m.bucket for m in schedule.micro_batches(step, replica)]
+        assert row == [ran.count(b) for b in range(len(schedule.buckets))]
 
 
 def test_replicas_share_out_the_same_global_batches():

@@ -9,7 +9,7 @@ import pytest
 from grain.experimental import assert_equal_output_after_checkpoint
 from rich.console import Console
 
-from jaxload.balance.schedule import Schedule
+from jaxload.balance.schedule import Lockstep
 from jaxload.config import Config
 from jaxload.data.dataset import open_dataset
 from jaxload.data.manifest import Manifest
@@ -19,9 +19,9 @@ from jaxload.errors import InputError
 from jaxload.planning import plan_run
 
 
-def make_schedule(config: Config, manifest: Manifest, *, num_replicas=1) -> Schedule:
+def make_schedule(config: Config, manifest: Manifest, *, num_replicas=1) -> Lockstep:
     plan = plan_run(config, manifest, num_replicas=num_replicas)
-    return Schedule(
+    return Lockstep(
         buckets=plan.buckets, seed=0, num_replicas=num_replicas, accumulate=1
     )
 

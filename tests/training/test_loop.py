@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxload.balance.catalogue import Bucket
-from jaxload.balance.schedule import Schedule
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.schedule import Lockstep
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 from jaxload.training.checkpoint import Checkpoints
@@ -76,7 +76,7 @@ def run(
         start=start,
         config=dataclasses.replace(CONFIG, accumulate=accumulate),
         programs=Programs(micro_steps=[micro(0), micro(1)], update=run_update),
-        schedule=Schedule(
+        schedule=Lockstep(
             buckets=BUCKETS, seed=0, num_replicas=2, accumulate=accumulate
         ),
         checkpoints=checkpoints,
@@ -108,7 +108,7 @@ def test_starts_where_it_is_told():
 
 def test_runs_the_buckets_that_the_schedule_names():
     rows, _, called = run(accumulate=3)
-    schedule = Schedule(buckets=BUCKETS, seed=0, num_replicas=2, accumulate=3)
+    schedule = Lockstep(buckets=BUCKETS, seed=0, num_replicas=2, accumulate=3)
     expected = [bucket for step in range(10) for bucket in schedule.step_buckets(step)]
     assert called == expected
     for row in rows:

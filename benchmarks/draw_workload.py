@@ -1,0 +1,59 @@
+"""Draws a manifest of videos: `python -m benchmarks.draw_workload KIND OUT.csv`.
+
+| kind | what |
+|---|---|
+| `few-long` | long videos of five sizes, as in question answering on videos |
+| `uhd` | 720p to 4K in seven aspects at many rates, lengths with a heavy tail |
+"""
+
+import csv
+import sys
+
+import numpy as np
+
+KINDS = ("few-long", "uhd")
+_FEW_LONG = ((360, 640), (480, 640), (640, 360), (720, 1280), (240, 320))
+_UHD = (
+    (2160, 3840),
+    (1080, 1920),
+    (1920, 1080),
+    (1440, 2560),
+    (2160, 2160),
+    (1080, 2560),
+    (720, 720),
+)
+_RATES = (23.976, 24.0, 25.0, 29.97, 30.0, 50.0, 59.94, 60.0)
+
+
+def draw(kind: str, seed: int = 0) -> list[tuple[str, int, int, int, float]]:
+    """Rows of a manifest: id, frames, height, width, fps."""
+    rng = np.random.default_rng(seed)
+    if kind == "few-long":
+        seconds = np.clip(rng.lognormal(3.6, 0.5, 5_400), 5, 180)
+        sizes = rng.choice(5, len(seconds), p=(0.55, 0.25, 0.08, 0.08, 0.04))
+        return [
+            (f"v{i}", int(29.97 * s), *_FEW_LONG[k], 29.97)
+            for i, (s, k) in enumerate(zip(seconds, sizes, strict=True))
+        ]
+    frames = np.minimum(40 * (1 + rng.pareto(1.2, 30_000)), 1e6).astype(int)
+    sizes = rng.integers(len(_UHD), size=len(frames))
+    rates = rng.integers(len(_RATES), size=len(frames))
+    return [
+        (f"v{i}", int(frames[i]), *_UHD[sizes[i]], _RATES[rates[i]])
+        for i in range(len(frames))
+    ]
+
+
+def main() -> None:
+    """Writes the kind of the first argument to the file of the second."""
+    kind, path = sys.argv[1:3]
+    if kind not in KINDS:
+        sys.exit(f"{kind}: expected one of {', '.join(KINDS)}")
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("id", "num_frames", "height", "width", "fps"))
+        writer.writerows(draw(kind))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Counts the clips of a manifest: `python -m benchmarks.histogram MANIFEST OUT.csv`.
+
+What a plan depends on, without a row of the data set: clips at the model's rate, cut,
+with their sizes rounded down to 8 pixels, and how many there are of each kind.
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from jaxload.balance.clips import ShapeRules
+from jaxload.survey import survey_manifest
+
+_STEP = 8
+
+
+def main() -> None:
+    """Reads the first argument, writes the second."""
+    source, target = map(Path, sys.argv[1:3])
+    clips = survey_manifest(
+        source, ShapeRules(), max_bad_share=1.0, console=Console(stderr=True)
+    ).clips
+    kinds = np.stack(
+        [clips.frames, clips.height // _STEP * _STEP, clips.width // _STEP * _STEP]
+    )
+    kinds, inverse = np.unique(kinds, axis=1, return_inverse=True)
+    count = np.zeros(kinds.shape[1], np.int64)
+    np.add.at(count, inverse.ravel(), clips.count)
+    lines = ["num_frames,height,width,count"]
+    lines += [f"{f},{h},{w},{n}" for (f, h, w), n in zip(kinds.T, count, strict=True)]
+    target.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,319 @@
+"""Chooses the few shapes that keep the most content of many kinds of clips.
+
+Of the shapes that a clip fits, it goes to the one that keeps the most of it and, among
+equals, to the one with the fewest tokens.
+
+Which shapes to choose is a problem of facility location: greedily, then by exchanging
+one shape for another while that helps. Content alone would leave out every image of a
+mixed data set, since a clip outweighs hundreds; so each sample also counts for itself,
+as much as the content allows.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from jaxload.balance.clips import Clips, ShapeRules
+from jaxload.balance.fitting import (
+    SLACK,
+    assign,
+    best_of_grid,
+    coarsened,
+    grid_content,
+    kept_pixels,
+    shared_sizes,
+)
+from jaxload.balance.shape import FRAME_STRIDE, Shape
+from jaxload.errors import InputError
+
+TOO_SHORT = "too short"
+TOO_SMALL = "too small"
+ASPECT = "aspect"
+
+_MAX_SIZES = 400  # Candidate sizes, of those that suit the most content.
+_MAX_EXCHANGES = 32
+_MAX_GIVEN_UP = 3  # Shapes, of those that are missed least, that an exchange tries.
+_MAX_ROUNDS = 8  # Of replacing shapes that too few samples go to.
+_SAMPLE_WEIGHTS = (0.5, 0.2, 0.05, 0.0)
+_ENOUGH_CONTENT = 0.965  # Of the grid's; what is above may be given up for samples.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Samples that are not trained on, and why."""
+
+    reason: str
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Cover:
+    """Shapes by ascending tokens, with what each of them takes."""
+
+    shapes: tuple[Shape, ...]
+    num_samples: tuple[int, ...]
+    content: float
+    """Pixels times frames that the shapes keep."""
+
+    grid_content: float
+    """The same if every candidate shape were there."""
+
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def kept(self) -> float:
+        """Share of the grid's content that the shapes keep."""
+        return self.content / self.grid_content
+
+
+def cover(
+    clips: Clips, *, rules: ShapeRules, max_shapes: int, min_samples: int
+) -> Cover:
+    """Chooses at most `max_shapes` shapes, each for at least `min_samples` clips."""
+    if not len(clips):
+        raise InputError("no sample to plan for: expected at least one usable row")
+    kinds = _Kinds(coarsened(clips), rules)
+
+    def covered(sample_weight: float) -> Cover:
+        kinds.weigh_samples(sample_weight)
+        shapes = _choose(kinds, max_shapes, min_samples)
+        return _covered_by(clips, shapes, rules, min_samples)
+
+    *weights, content_alone = _SAMPLE_WEIGHTS
+    for weight in weights:
+        result = covered(weight)
+        if result.kept >= _ENOUGH_CONTENT:
+            return result
+    return covered(content_alone)
+
+
+def cover_exactly(
+    counts: Mapping[Shape, int], *, max_shapes: int, min_samples: int
+) -> Cover:
+    """Chooses among the shapes that prepared samples have; none fits another's.
+
+    Content is tokens times samples.
+    """
+    if not counts:
+        raise InputError("no sample to plan for: expected a data set with at least one")
+
+    def content(shape: Shape) -> int:
+        return shape.tokens * counts[shape]
+
+    rare = [shape for shape in sorted(counts) if counts[shape] < min_samples]
+    # Content first; the shape itself breaks ties, so that the order is total.
+    common = sorted(set(counts) - set(rare), key=lambda shape: (-content(shape), shape))
+    if not common:
+        raise InputError(
+            f"no shape has a sample for each of {min_samples} replicas; the largest "
+            f"count is {max(counts.values())}; use fewer replicas or more data"
+        )
+    kept = sorted(common[:max_shapes], key=lambda shape: (shape.tokens, shape))
+    left_out = (
+        (f"too few samples for {min_samples} replicas", rare),
+        (
+            f"not among the {max_shapes} shapes with the most content",
+            common[max_shapes:],
+        ),
+    )
+    return Cover(
+        shapes=tuple(kept),
+        num_samples=tuple(counts[shape] for shape in kept),
+        content=float(sum(map(content, kept))),
+        grid_content=float(sum(map(content, counts))),
+        left_out=tuple(
+            LeftOut(
+                reason=reason,
+                count=sum(counts[shape] for shape in shapes),
+                examples=tuple(f"{shape} ({counts[shape]})" for shape in shapes[:3]),
+            )
+            for reason, shapes in left_out
+            if shapes
+        ),
+    )
+
+
+def _covered_by(
+    clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules, min_samples: int
+) -> Cover:
+    """What shapes take, without those that too few samples go to."""
+    while shapes:
+        place, content = assign(clips, shapes, rules)
+        num_samples = np.zeros(len(shapes), np.int64)
+        np.add.at(num_samples, place[place >= 0], clips.count[place >= 0])
+        fewest = int(num_samples.argmin())
+        if num_samples[fewest] >= min_samples:
+            return Cover(
+                shapes=shapes,
+                num_samples=tuple(num_samples.tolist()),
+                content=float(content @ clips.count),
+                grid_content=grid_content(clips, rules),
+                left_out=_left_out(clips, place < 0, shapes, rules),
+            )
+        shapes = shapes[:fewest] + shapes[fewest + 1 :]
+    raise InputError(
+        f"no shape has {min_samples} samples, one for each replica, among "
+        f"{int(clips.count.sum())} clips; use fewer replicas, or more data"
+    )
+
+
+class _Kinds:
+    """Kinds of clips against candidate shapes: (frames, one of the sizes)."""
+
+    def __init__(self, clips: Clips, rules: ShapeRules):
+        self.clips = clips
+        self.frames = np.arange(1, rules.max_frames + 1, FRAME_STRIDE)
+        self.frames = self.frames[np.isin(self.frames, clips.frames)]
+        inverse, pixels, height, width = best_of_grid(clips, rules)
+        weight = (pixels[inverse] * clips.frames) * clips.count
+        sizes, size_of = np.unique(
+            np.stack([height, width]), axis=1, return_inverse=True
+        )
+        total = np.bincount(size_of.ravel()[inverse], weight, sizes.shape[1])
+        order = np.argsort(-total, kind="stable")[:_MAX_SIZES]
+        sizes = sizes[:, order[total[order] > 0]]
+        # Few shapes have to be shared by clips that would each keep more elsewhere.
+        shared = shared_sizes(clips, rules, _MAX_SIZES - sizes.shape[1])
+        self.sizes = np.unique(np.concatenate([sizes, shared], axis=1), axis=1).T
+        self._best = pixels[inverse] * clips.frames
+        self.weight = clips.count.astype(float)
+        # Per size: the kinds that fit it, sorted by frames, and the pixels they keep.
+        self.fitting = []
+        for to_height, to_width in self.sizes.tolist():
+            kept = kept_pixels(clips.height, clips.width, to_height, to_width, rules)
+            rows = np.flatnonzero(kept)
+            self.fitting.append((rows, kept[rows]))
+
+    def weigh_samples(self, share: float) -> None:
+        """Lets each sample's own kept share count for so much of the whole."""
+        count, best = self.clips.count, np.maximum(self._best, 1.0)
+        by_content = (1 - share) / max(1.0, float(self._best @ count))
+        self.weight = count * (by_content + share / (best * count.sum()))
+
+    def shape(self, level: int, size: int) -> Shape:
+        height, width = self.sizes[size]
+        return Shape.of_pixels(int(self.frames[level]), int(height), int(width))
+
+    def content(self, level: int, size: int) -> np.ndarray:
+        """What each kind keeps in one shape."""
+        rows, pixels = self.fitting[size]
+        content = np.zeros(len(self.clips))
+        long_enough = self.clips.frames[rows] >= self.frames[level]
+        content[rows] = np.where(long_enough, self.frames[level] * pixels, 0.0)
+        return content
+
+    def gains(self, kept: np.ndarray) -> np.ndarray:
+        """What each shape would add to what is kept, [levels, sizes]."""
+        gains = np.zeros((len(self.frames), len(self.sizes)))
+        for size, (rows, pixels) in enumerate(self.fitting):
+            more = self.frames[:, None] * pixels - kept[rows]
+            more[self.frames[:, None] > self.clips.frames[rows]] = 0.0
+            gains[:, size] = np.maximum(more, 0.0) @ self.weight[rows]
+        return gains
+
+
+def _choose(kinds: _Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ...]:
+    """Greedy choice, improved by exchanges; by ascending tokens."""
+    banned: set[tuple[int, int]] = set()
+    chosen: list[tuple[int, int]] = []
+    for _ in range(_MAX_ROUNDS):
+        chosen = _exchange(kinds, _grow(kinds, chosen, max_shapes, banned), banned)
+        if not chosen:
+            break
+        content = np.stack([kinds.content(*c) for c in chosen])
+        taken = content.max(axis=0) > 0
+        place, count = content.argmax(axis=0)[taken], kinds.clips.count[taken]
+        samples = np.bincount(place, count, len(chosen))
+        rare = {c for c, n in zip(chosen, samples, strict=True) if n < min_samples}
+        if not rare:
+            break
+        banned |= rare
+        chosen = [c for c in chosen if c not in rare]
+    shapes = (kinds.shape(*c) for c in chosen)
+    return tuple(sorted(shapes, key=lambda shape: (shape.tokens, shape)))
+
+
+def _grow(
+    kinds: _Kinds,
+    chosen: list[tuple[int, int]],
+    max_shapes: int,
+    banned: set[tuple[int, int]],
+) -> list[tuple[int, int]]:
+    """Adds the shape that helps most until there are enough or none helps."""
+    chosen = list(chosen)
+    kept = np.zeros(len(kinds.clips))
+    for c in chosen:
+        kept = np.maximum(kept, kinds.content(*c))
+    while len(chosen) < max_shapes:
+        best, gain = _best_addition(kinds, kept, banned)
+        if gain <= 0:
+            break
+        chosen.append(best)
+        kept = np.maximum(kept, kinds.content(*best))
+    return chosen
+
+
+def _best_addition(
+    kinds: _Kinds, kept: np.ndarray, banned: set[tuple[int, int]]
+) -> tuple[tuple[int, int], float]:
+    gains = kinds.gains(kept)
+    if not gains.size:  # No clip fits any shape.
+        return (0, 0), 0.0
+    for level, size in banned:
+        gains[level, size] = 0.0
+    level, size = np.unravel_index(gains.argmax(), gains.shape)
+    return (int(level), int(size)), float(gains[level, size])
+
+
+def _exchange(
+    kinds: _Kinds, chosen: list[tuple[int, int]], banned: set[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Gives up one of the shapes that are missed least for a better one, repeatedly."""
+    chosen = list(chosen)
+    for _ in range(_MAX_EXCHANGES if chosen else 0):
+        content = np.stack([kinds.content(*c) for c in chosen])
+        place = content.argmax(axis=0)
+        nothing = np.zeros_like(content[:1])
+        top = np.sort(np.concatenate([content, nothing]), axis=0)[-2:]
+        losses = np.bincount(place, (top[1] - top[0]) * kinds.weight, len(chosen))
+        for out in np.argsort(losses, kind="stable")[:_MAX_GIVEN_UP].tolist():
+            kept = np.where(place == out, top[0], top[1])
+            best, gain = _best_addition(kinds, kept, banned)
+            if gain > losses[out] * (1 + 1e-6):
+                chosen[out] = best
+                break
+        else:
+            break
+    return chosen
+
+
+def _left_out(
+    clips: Clips, without: np.ndarray, shapes: tuple[Shape, ...], rules: ShapeRules
+) -> tuple[LeftOut, ...]:
+    """Counts the clips that fit no shape by the first thing that is in the way."""
+    _, height, width = np.array([shape.pixels for shape in shapes]).T
+    scale = np.maximum(
+        height / clips.height[without, None], width / clips.width[without, None]
+    )
+    pixels = kept_pixels(
+        clips.height[without, None], clips.width[without, None], height, width, rules
+    )
+    small = (scale > rules.max_upscale + SLACK).all(axis=1)
+    short = (pixels > 0).any(axis=1)
+    reason = np.where(small, TOO_SMALL, np.where(short, TOO_SHORT, ASPECT))
+    rows = np.flatnonzero(without)
+    result = []
+    for name in (TOO_SHORT, TOO_SMALL, ASPECT):
+        those = rows[reason == name]
+        if len(those):
+            common = those[np.argsort(-clips.count[those], kind="stable")[:3]]
+            examples = tuple(
+                f"{clips.frames[i]}x{clips.height[i]}x{clips.width[i]} "
+                f"({clips.count[i]})"
+                for i in common
+            )
+            count = int(clips.count[those].sum())
+            result.append(LeftOut(reason=name, count=count, examples=examples))
+    return tuple(result)

@@ -1,0 +1,276 @@
+"""Deals an epoch over replicas and steps so that a step's replicas finish together.
+
+A replica-step is what one replica runs in one step: a pattern of micro-batches. If all
+patterns cost the same, no replica waits, whichever patterns meet in a step; so patterns
+are chosen for the whole epoch at once, each close to the budget, so that together they
+use every sample. What does not divide evenly is packed into a few patterns that are
+used once an epoch. The deal is a table of fixed size, whatever the number of samples.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from jaxload.balance.packing import fill_bins
+from jaxload.balance.pattern import Deal, Pattern, Program
+from jaxload.balance.rounding import deal_idle, round_deal
+from jaxload.errors import InputError
+
+_GOOD_ENOUGH = 0.002  # Idle share at which no more batch sizes are added.
+_COARSE, _FINE = 1_500, 6_000  # Parts of a budget that costs are rounded to.
+_PENALTY = 2e-4  # Of a micro-batch, in budgets: prefers one large to two small.
+_REPEATS = 2e-3  # Of a micro-batch that its pattern has already: prefers mixtures.
+_NUM_BUDGETS = 6
+_NUM_REFINED = 3  # Budgets that are tried with more batch sizes.
+_MIN_EVEN = 0.6  # Share of the largest batch that an even one has at least.
+_LADDER = (1, 2, 3, 4, 6, 8)  # Batch sizes that a shape may have besides its largest.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Load:
+    """What there is of one shape."""
+
+    num_samples: int
+    cost: float
+    """Of one sample in a micro-batch."""
+
+    max_batch: int
+    """Samples of a micro-batch that memory allows; at least 1."""
+
+
+def make_deal(
+    loads: Sequence[Load],
+    *,
+    fixed: float,
+    accumulate: int,
+    num_replicas: int,
+    max_programs: int,
+    budget: float = 0.0,
+) -> Deal:
+    """Deals the samples of some shapes.
+
+    Args:
+      loads: What there is, at least one sample of each.
+      fixed: Cost of a micro-batch besides its samples.
+      accumulate: Budgets that a replica gets in a step.
+      num_replicas: Replicas of a step; there have to be as many samples.
+      max_programs: Programs that may be compiled; at least one for each shape.
+      budget: The compute budget; 0 has it searched.
+    """
+    num_samples = sum(load.num_samples for load in loads)
+    if num_samples < num_replicas:
+        raise InputError(
+            f"{num_samples} samples for {num_replicas} replicas: expected at least one "
+            "for each; use fewer replicas, or more data"
+        )
+    deals = []
+    # Whole micro-batches of few samples leave gaps; batches that divide them, fewer.
+    for even in (False, True):
+        solver = _Solver(loads, fixed, accumulate, num_replicas, even)
+        deals.append(_deal(solver, len(loads), max_programs, budget))
+        if solver.idle(deals[-1]) <= _GOOD_ENOUGH:
+            break
+    return min(deals, key=solver.idle)
+
+
+def _deal(solver: "_Solver", num_shapes: int, max_programs: int, budget: float) -> Deal:
+    """The best deal with one program for each shape or, if it idles, some more."""
+    budgets = [budget] if budget else solver.budgets()
+    options = [solver.solve(b, solver.largest(b), _COARSE) for b in budgets]
+    best = min(options, key=_preference)
+    if best.idle > _GOOD_ENOUGH and max_programs > num_shapes:
+        likely = sorted(options, key=_preference)[:_NUM_REFINED]
+        options = [
+            solver.solve(o.budget, solver.ladder(o.budget), _COARSE) for o in likely
+        ]
+        best = solver.fewer_programs(min(options, key=_preference), max_programs)
+    return solver.rounded(solver.solve(best.budget, best.programs, _FINE, best))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Relaxed:
+    """A deal in which patterns are used a fraction of a time."""
+
+    budget: float
+    programs: tuple[Program, ...]
+    idle: float
+    times: tuple[float, ...]
+    patterns: tuple[np.ndarray, ...]
+
+    def samples(self) -> np.ndarray:
+        """Samples that each program runs."""
+        batch = np.array([p.batch for p in self.programs])
+        return batch * sum(
+            t * p for t, p in zip(self.times, self.patterns, strict=True)
+        )
+
+
+def _preference(option: _Relaxed) -> tuple[int, float]:
+    # Of budgets that idle as little, the larger: its micro-batches fill the memory.
+    return round(option.idle / 5e-4), -option.budget
+
+
+class _Solver:
+    """The shapes of a deal, and what is tried on them."""
+
+    def __init__(
+        self,
+        loads: Sequence[Load],
+        fixed: float,
+        accumulate: int,
+        num_replicas: int,
+        even: bool,
+    ):
+        self._num_replicas = num_replicas
+        self._even = even
+        self._loads = loads
+        self._fixed = fixed
+        self._accumulate = accumulate
+        self._totals = np.array([load.num_samples for load in loads])
+
+    def budgets(self) -> list[float]:
+        """Budgets to try: from the dearest sample to what fits into memory at once.
+
+        Multiples of what the shapes with the most work cost fill replica-steps without
+        any help, so they are tried besides an even spread.
+        """
+        least = self._fixed + max(load.cost for load in self._loads)
+        most = max(self._cost(load, load.max_batch) for load in self._loads)
+        tried = np.linspace(least, most, _NUM_BUDGETS).tolist()
+        by_work = sorted(self._loads, key=lambda x: -x.num_samples * x.cost)
+        for load in by_work[:2]:
+            step = self._cost(load, 1) / self._accumulate
+            first, last = math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9)
+            every = max(1, (last - first) // _NUM_BUDGETS)
+            tried += [k * step for k in range(first, last + 1, every)]
+        distinct: list[float] = []
+        for b in sorted(tried):
+            if not distinct or b > distinct[-1] * 1.002:
+                distinct.append(b)
+        return distinct
+
+    def largest(self, budget: float) -> tuple[Program, ...]:
+        """One program for each shape: as large as memory and the budget allow."""
+        return tuple(
+            Program(shape=i, batch=self._batch(load, budget))
+            for i, load in enumerate(self._loads)
+        )
+
+    def ladder(self, budget: float) -> tuple[Program, ...]:
+        """Several programs for each shape, to choose from."""
+        programs = []
+        for i, load in enumerate(self._loads):
+            largest = self._batch(load, budget)
+            sizes = {b for b in (*_LADDER, largest // 2) if 0 < b < largest}
+            programs += [Program(shape=i, batch=b) for b in sorted(sizes | {largest})]
+        return tuple(programs)
+
+    def solve(
+        self,
+        budget: float,
+        programs: tuple[Program, ...],
+        resolution: int,
+        start: _Relaxed | None = None,
+    ) -> _Relaxed:
+        """The fewest replica-steps of a budget that use all samples."""
+        costs = self._costs(programs)
+        shapes = np.array([p.shape for p in programs])
+        bins, used = fill_bins(
+            shapes,
+            np.array([p.batch for p in programs]),
+            costs,
+            self._totals,
+            bin_size=budget * self._accumulate,
+            resolution=resolution,
+            penalty=_PENALTY / self._accumulate,
+            repeats=_REPEATS / self._accumulate,
+            patterns=start.patterns if start else (),
+        )
+        work = sum(t * float(p @ costs) for t, p in used)
+        return _Relaxed(
+            budget=budget,
+            programs=programs,
+            idle=1 - work / (bins * budget * self._accumulate),
+            times=tuple(t for t, _ in used),
+            patterns=tuple(p for _, p in used),
+        )
+
+    def fewer_programs(self, option: _Relaxed, limit: int) -> _Relaxed:
+        """The same with as few programs as do about as well."""
+        largest = set(self.largest(option.budget))
+        costs = self._costs(option.programs)
+        batch = np.array([p.batch for p in option.programs])
+        work = option.samples() * costs / batch
+        extra = [
+            option.programs[i]
+            for i in np.argsort(-work, kind="stable")
+            if work[i] > 0 and option.programs[i] not in largest
+        ]
+        target = max(_GOOD_ENOUGH, 1.1 * option.idle)
+        low, high = 0, min(len(extra), limit - len(largest))
+        best = self._with(option.budget, largest, extra[:high])
+        while low < high:  # The least number of extra programs that is good enough.
+            middle = (low + high) // 2
+            tried = self._with(option.budget, largest, extra[:middle])
+            if tried.idle <= max(target, best.idle):
+                best, high = tried, middle
+            else:
+                low = middle + 1
+        return best
+
+    def rounded(self, option: _Relaxed) -> Deal:
+        """The same in whole numbers."""
+        kept = self._used(option)
+        programs = tuple(option.programs[i] for i in kept)
+        return round_deal(
+            programs,
+            self._costs(programs),
+            self._totals,
+            num_replicas=self._num_replicas,
+            budget=option.budget,
+            room=option.budget * self._accumulate,
+            patterns=[
+                Pattern(counts=tuple(p[kept].tolist()), times=math.floor(t + 1e-6))
+                for t, p in zip(option.times, option.patterns, strict=True)
+            ],
+        )
+
+    def idle(self, deal: Deal) -> float:
+        """Idle share of a deal, if every step has one of the longest patterns."""
+        return deal_idle(deal, self._costs(deal.programs), self._totals)
+
+    def _used(self, option: _Relaxed) -> list[int]:
+        """Programs that are run, and at least one of each shape."""
+        samples = option.samples()
+        used = set(np.flatnonzero(samples > 0.5).tolist())
+        served = {option.programs[i].shape for i in used}
+        for i, program in enumerate(option.programs):
+            if program.shape not in served:
+                used.add(i)
+                served.add(program.shape)
+        return sorted(used)
+
+    def _with(
+        self, budget: float, largest: set[Program], extra: list[Program]
+    ) -> _Relaxed:
+        programs = sorted({*largest, *extra}, key=lambda p: (p.shape, p.batch))
+        return self.solve(budget, tuple(programs), _COARSE)
+
+    def _batch(self, load: Load, budget: float) -> int:
+        fits = math.floor((budget - self._fixed) / load.cost + 1e-9)
+        largest = max(1, min(load.max_batch, fits, load.num_samples))
+        if not self._even:
+            return largest
+        # Of batches not much smaller, the one that lacks least to use up all samples.
+        return min(
+            range(largest, math.floor(largest * _MIN_EVEN), -1),
+            key=lambda batch: -load.num_samples % batch,
+        )
+
+    def _cost(self, load: Load, batch: int) -> float:
+        return self._fixed + batch * load.cost
+
+    def _costs(self, programs: Sequence[Program]) -> np.ndarray:
+        return np.array([self._cost(self._loads[p.shape], p.batch) for p in programs])

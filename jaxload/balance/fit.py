@@ -1,0 +1,267 @@
+"""Fits what a micro-batch costs to what was measured, and says how well it fits."""
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import optimize
+
+from jaxload.balance.cost import CostModel, Number
+from jaxload.errors import InputError
+
+MIN_POINTS = 5
+MIN_LENGTHS = 3
+_FORMAT = 1
+_HELD_OUT_SHARE = 0.25
+_EXPONENTS = np.linspace(0.5, 3.0, 51)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timing:
+    """What one micro-batch took: `batch` samples of `tokens` tokens each."""
+
+    batch: int
+    tokens: int
+    seconds: float
+
+    def __post_init__(self):
+        if min(self.batch, self.tokens) < 1 or not 0 < self.seconds < math.inf:
+            raise InputError(
+                f"timing of {self.batch} x {self.tokens} tokens: expected 1 or more of "
+                f"both and a positive time, got {self.seconds} s; measure it again"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PowerLaw:
+    """`fixed + scale * B * S^exponent`: the law behind the rule `B * S^p <= M_comp`."""
+
+    fixed: float
+    scale: float
+    exponent: float
+
+    def __call__(self, batch: Number, tokens: Number) -> Number:
+        return self.fixed + self.scale * batch * np.power(
+            np.asarray(tokens, float), self.exponent
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Goodness:
+    """How well a law fits."""
+
+    r2: float
+    """Share of the variance explained, over the points that it was fitted to."""
+
+    held_out_error: float
+    """Mean absolute relative error, over the points that were kept out."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FittedPoint:
+    """A measured point beside what both laws say of it, in seconds."""
+
+    batch: int
+    tokens: int
+    seconds: float
+    two_term: float
+    power_law: float
+    held_out: bool
+
+    @property
+    def two_term_residual(self) -> float:
+        """Relative error of the two-term law; positive where it says too much."""
+        return self.two_term / self.seconds - 1
+
+    @property
+    def power_law_residual(self) -> float:
+        """Relative error of the power law; positive where it says too much."""
+        return self.power_law / self.seconds - 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CostFit:
+    """Two laws fitted to the same points: the cost model, and a single power."""
+
+    cost: CostModel
+    power_law: PowerLaw
+    cost_goodness: Goodness
+    power_law_goodness: Goodness
+    points: tuple[FittedPoint, ...]
+    """By ascending tokens, then batch."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """A fit as JSON can hold it; `from_dict` makes an equal one of it."""
+        return {"format": _FORMAT} | dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Any, *, name: str) -> "CostFit":
+        """Reads a fit; `name` says in an error message which one it was."""
+        try:
+            found = content["format"]
+            if found != _FORMAT:
+                raise ValueError(f"format {found!r}, expected {_FORMAT}")
+            return cls(
+                cost=_record(CostModel, content["cost"]),
+                power_law=_record(PowerLaw, content["power_law"]),
+                cost_goodness=_record(Goodness, content["cost_goodness"]),
+                power_law_goodness=_record(Goodness, content["power_law_goodness"]),
+                points=tuple(_record(FittedPoint, row) for row in content["points"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{name}: not a cost fit ({error!r}); write it anew with "
+                "jaxload.calibrate"
+            ) from error
+
+
+def fit_costs(timings: Sequence[Timing], *, source: str) -> CostFit:
+    """Fits both laws to about three quarters of the points, and tests on the rest.
+
+    Relative errors are minimised, because a plan compares short micro-batches as well
+    as long ones. No coefficient is negative. The power is found by a scan; for each
+    power the other two numbers are a least-squares problem.
+    """
+    points = sorted(timings, key=lambda t: (t.tokens, t.batch))
+    _check_enough(points)
+    batch, tokens, seconds = (
+        np.array([getattr(point, name) for point in points], float)
+        for name in ("batch", "tokens", "seconds")
+    )
+    columns = _two_term_columns(batch, tokens)
+    held_out = _choose_held_out(columns)
+    used = ~held_out
+    fixed, per_token, per_token_squared = _least_squares(columns[used], seconds[used])
+    cost = CostModel(
+        fixed=float(fixed),
+        per_token=float(per_token),
+        per_token_squared=float(per_token_squared),
+        unit="s",
+        source=source,
+    )
+    power_law = _fit_power_law(batch[used], tokens[used], seconds[used])
+    two_term, power = (
+        np.asarray(law(batch, tokens), float) for law in (cost, power_law)
+    )
+    return CostFit(
+        cost=cost,
+        power_law=power_law,
+        cost_goodness=_goodness(two_term, seconds, held_out),
+        power_law_goodness=_goodness(power, seconds, held_out),
+        points=tuple(
+            FittedPoint(
+                **dataclasses.asdict(point),
+                two_term=float(two_term[i]),
+                power_law=float(power[i]),
+                held_out=bool(held_out[i]),
+            )
+            for i, point in enumerate(points)
+        ),
+    )
+
+
+def _check_enough(points: Sequence[Timing]) -> None:
+    lengths = {point.tokens for point in points}
+    if len(points) < MIN_POINTS or len(lengths) < MIN_LENGTHS:
+        raise InputError(
+            f"{len(points)} timings of {len(lengths)} lengths: expected {MIN_POINTS} "
+            f"or more of {MIN_LENGTHS} lengths or more; measure more"
+        )
+    batch = np.array([point.batch for point in points], float)
+    tokens = np.array([point.tokens for point in points], float)
+    if not _determined(_two_term_columns(batch, tokens)):
+        raise InputError(
+            f"{len(points)} timings that cannot tell a cost per micro-batch from one "
+            "per token: expected several batch sizes of a length; measure more"
+        )
+
+
+def _two_term_columns(batch: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    return np.stack([np.ones_like(batch), batch * tokens, batch * tokens**2], axis=1)
+
+
+def _determined(columns: np.ndarray) -> bool:
+    rank = np.linalg.matrix_rank(columns / columns.max(axis=0))
+    return int(rank) == columns.shape[1]
+
+
+def _choose_held_out(columns: np.ndarray) -> np.ndarray:
+    """Marks points all over the range, by what was measured and not by what it took.
+
+    Never the ends: the first and the last row, and the one with the most tokens in
+    all. Never so many that the rest no longer determines the fit.
+    """
+    count = len(columns)
+    wanted = max(1, round(_HELD_OUT_SHARE * count))
+    ends = {0, count - 1, int(columns[:, 1].argmax())}
+    # By the tokens of a micro-batch, in which lengths and batch sizes are mixed: by
+    # length, a regular grid would give the same batch size each time.
+    order = np.argsort(columns[:, 1], kind="stable").tolist()
+    inner = [i for i in order if i not in ends]
+    middles = (np.arange(wanted) + 0.5) * len(inner) / wanted
+    spread = [inner[int(middle)] for middle in middles]
+    held_out = np.zeros(count, bool)
+    for i in dict.fromkeys([*spread, *inner]):
+        if held_out.sum() < wanted:
+            held_out[i] = True
+            held_out[i] = _determined(columns[~held_out])
+    assert held_out.any()
+    return held_out
+
+
+def _least_squares(columns: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+    """Coefficients of the least relative error, none of them negative."""
+    relative = columns / seconds[:, None]
+    # The columns differ by many orders of magnitude.
+    scale = relative.max(axis=0)
+    return optimize.nnls(relative / scale, np.ones_like(seconds))[0] / scale
+
+
+def _fit_power_law(
+    batch: np.ndarray, tokens: np.ndarray, seconds: np.ndarray
+) -> PowerLaw:
+    def solve(exponent: float) -> PowerLaw:
+        columns = np.stack([np.ones_like(batch), batch * tokens**exponent], axis=1)
+        fixed, scale = _least_squares(columns, seconds)
+        return PowerLaw(
+            fixed=float(fixed), scale=float(scale), exponent=float(exponent)
+        )
+
+    def error(exponent: float) -> float:
+        return float(np.sum((solve(exponent)(batch, tokens) / seconds - 1) ** 2))
+
+    best = int(np.argmin([error(exponent) for exponent in _EXPONENTS]))
+    around = (
+        _EXPONENTS[max(best - 1, 0)],
+        _EXPONENTS[min(best + 1, len(_EXPONENTS) - 1)],
+    )
+    found = optimize.minimize_scalar(
+        error, bounds=around, method="bounded", options={"xatol": 1e-9}
+    )
+    return solve(found.x)
+
+
+def _goodness(
+    predicted: np.ndarray, seconds: np.ndarray, held_out: np.ndarray
+) -> Goodness:
+    unexplained = np.sum((predicted - seconds)[~held_out] ** 2)
+    variance = np.sum((seconds[~held_out] - seconds[~held_out].mean()) ** 2)
+    errors = np.abs(predicted / seconds - 1)
+    return Goodness(
+        r2=float(1 - unexplained / variance) if variance else 0.0,
+        held_out_error=float(errors[held_out].mean()),
+    )
+
+
+def _record(cls: Any, content: Mapping[str, Any]) -> Any:
+    """Builds a dataclass of plain fields, checking the type of each."""
+    record = cls(**content)
+    for field in dataclasses.fields(cls):
+        value = getattr(record, field.name)
+        allowed = (int, float) if field.type is float else (field.type,)
+        finite = field.type is not float or abs(value) < math.inf
+        if type(value) not in allowed or not finite:
+            raise ValueError(f"{field.name}={value!r}")
+    return record

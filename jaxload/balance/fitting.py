@@ -1,0 +1,118 @@
+"""Which clips fit which shapes, and how much of each survives there.
+
+Content is pixels times frames that survive resizing, cropping and cutting. A clip fits
+a shape that has no more frames than it has, to which its frames can be scaled without
+growing too much and cropped without losing too much (`ShapeRules`).
+"""
+
+import numpy as np
+
+from jaxload.balance.clips import Clips, ShapeRules
+from jaxload.balance.shape import TOKEN_PIXELS, Shape
+
+_MAX_ASPECT = 4.0  # Of candidate shapes.
+_MAX_KINDS = 20_000  # Kinds of clips that are told apart while shapes are chosen.
+SLACK = 1e-9  # Of comparisons between ratios of whole numbers.
+
+
+def assign(
+    clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
+) -> tuple[np.ndarray, np.ndarray]:
+    """The shape that each kind of clip goes to, -1 for none, and what it keeps."""
+    place = np.full(len(clips), -1)
+    best = np.zeros(len(clips))
+    # Shapes come by ascending tokens: of equals the first, with the fewest, stays.
+    for index, shape in enumerate(shapes):
+        frames, height, width = shape.pixels
+        kept = frames * kept_pixels(clips.height, clips.width, height, width, rules)
+        kept = np.where(clips.frames >= frames, kept, 0.0)
+        better = kept > best * (1 + SLACK)
+        place[better], best[better] = index, kept[better]
+    return place, best
+
+
+def kept_pixels(
+    height: np.ndarray,
+    width: np.ndarray,
+    to_height: np.ndarray | np.integer | int,
+    to_width: np.ndarray | np.integer | int,
+    rules: ShapeRules,
+) -> np.ndarray:
+    """Pixels of a frame that survive in another size; 0 where they may not go there."""
+    scale = np.maximum(to_height / height, to_width / width)
+    squeeze = (to_height * width) / (to_width * height)
+    uncropped = np.minimum(squeeze, 1 / squeeze)
+    fits = (scale <= rules.max_upscale + SLACK) & (
+        uncropped >= 1 - rules.max_crop - SLACK
+    )
+    # Pixels that are made up do not count.
+    return np.where(fits, to_height * to_width / np.maximum(1.0, scale) ** 2, 0.0)
+
+
+def coarsened(clips: Clips) -> Clips:
+    """Clips of few enough kinds, each rounded down to the next size of a grid."""
+    step = 1
+    while len(clips) > _MAX_KINDS:
+        step *= 2
+        sizes = np.stack(
+            [
+                clips.frames,
+                np.maximum(clips.height // step * step, TOKEN_PIXELS),
+                np.maximum(clips.width // step * step, TOKEN_PIXELS),
+            ]
+        )
+        (frames, height, width), inverse = np.unique(sizes, axis=1, return_inverse=True)
+        count = np.zeros(len(frames), np.int64)
+        np.add.at(count, inverse.ravel(), clips.count)
+        clips = Clips(frames=frames, height=height, width=width, count=count)
+    return clips
+
+
+def _grid_sizes(rules: ShapeRules) -> tuple[np.ndarray, np.ndarray]:
+    """Heights and widths of every candidate shape."""
+    longest = int(np.sqrt(rules.max_pixels * _MAX_ASPECT)) // TOKEN_PIXELS
+    side = np.arange(1, longest + 1) * TOKEN_PIXELS
+    height, width = (grid.ravel() for grid in np.meshgrid(side, side, indexing="ij"))
+    aspect = np.maximum(height / width, width / height)
+    usable = (height * width <= rules.max_pixels) & (aspect <= _MAX_ASPECT)
+    return height[usable], width[usable]
+
+
+def best_of_grid(
+    clips: Clips, rules: ShapeRules
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """For each size of clips: which, the pixels that the grid keeps, and where."""
+    grid_height, grid_width = _grid_sizes(rules)
+    sizes, inverse = np.unique(
+        np.stack([clips.height, clips.width]), axis=1, return_inverse=True
+    )
+    pixels = np.empty(sizes.shape[1])
+    where = np.empty(sizes.shape[1], np.int64)
+    rows = 2_000_000 // len(grid_height) + 1
+    for start in range(0, sizes.shape[1], rows):
+        height, width = sizes[:, start : start + rows, None]
+        kept = kept_pixels(height, width, grid_height, grid_width, rules)
+        where[start : start + rows] = kept.argmax(axis=1)
+        pixels[start : start + rows] = kept.max(axis=1)
+    return inverse.ravel(), pixels, grid_height[where], grid_width[where]
+
+
+def shared_sizes(clips: Clips, rules: ShapeRules, limit: int) -> np.ndarray:
+    """Sizes of the grid that keep the most of all clips if alone: [2, sizes]."""
+    sizes = np.stack(_grid_sizes(rules))
+    frames = clips.frames * clips.count
+    content = np.array(
+        [
+            kept_pixels(clips.height, clips.width, height, width, rules) @ frames
+            for height, width in sizes.T
+        ]
+    )
+    order = np.argsort(-content, kind="stable")[:limit]
+    return sizes[:, order[content[order] > 0]]
+
+
+def grid_content(clips: Clips, rules: ShapeRules) -> float:
+    """What clips would keep if every candidate shape were there."""
+    coarse = coarsened(clips)
+    inverse, pixels, _, _ = best_of_grid(coarse, rules)
+    return float((pixels[inverse] * coarse.frames) @ coarse.count)

@@ -1,0 +1,327 @@
+"""Plays steps of each policy under a cost model, without training anything.
+
+| policy | who runs what |
+|---|---|
+| `equal-token` | each replica draws its buckets at random; equal tokens a batch |
+| `dual` | the same with two budgets, the second on tokens^p |
+| `knapformer` | what `equal-token` draws, dealt anew: longest sequence first to the |
+| | replica with the least to do; each sequence whole, memory not looked at |
+| `lockstep` | every replica the same bucket at once |
+| `mixed` | dealt over the epoch so that all finish together |
+"""
+
+import dataclasses
+import heapq
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.catalogue import (
+    BalanceConfig,
+    Catalogue,
+    MaxBatch,
+    choose_batches,
+)
+from jaxload.balance.cost import CostModel
+from jaxload.balance.cover import Cover
+from jaxload.balance.deal import Load, make_deal
+from jaxload.balance.imbalance import (
+    Imbalance,
+    expected_distinct,
+    idle_by_step,
+    measure_imbalance,
+)
+from jaxload.balance.mixed import Mixed
+from jaxload.balance.pattern import Deal
+from jaxload.balance.schedule import Lockstep
+from jaxload.errors import InputError
+
+POLICIES = ("equal-token", "dual", "knapformer", "lockstep", "mixed")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What the policies are compared on."""
+
+    cover: Cover
+    config: BalanceConfig
+    cost_model: CostModel
+    max_batch: MaxBatch
+    num_replicas: int
+    accumulate: int
+    seed: int = 0
+
+    def __post_init__(self):
+        num_samples = sum(self.cover.num_samples)
+        if num_samples < self.num_replicas:
+            raise InputError(
+                f"{num_samples} samples for {self.num_replicas} replicas: expected at "
+                "least one for each; use fewer replicas, or more data"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Played:
+    """What the replicas did in some steps, under one policy."""
+
+    policy: str
+    buckets: tuple[Bucket, ...]
+    seconds: np.ndarray
+    """Cost of each replica's part, [steps, replicas], in the cost model's unit."""
+
+    work: float
+    """Cost of the samples alone: no waiting, and nothing fixed."""
+
+    samples: int
+    tokens: int
+    memory: np.ndarray
+    """Tokens of the largest micro-batch, over the budget's, [steps, replicas]."""
+
+    distinct: float
+    """Distinct shapes in a step, mean."""
+
+    mixing: float
+    """That, over what a random draw of as many micro-batches has."""
+
+    note: str = ""
+
+    @property
+    def imbalance(self) -> Imbalance:
+        """In every definition."""
+        return measure_imbalance(self.seconds)
+
+    @property
+    def idle_by_step(self) -> np.ndarray:
+        """Idle share of each step."""
+        return idle_by_step(self.seconds)
+
+    @property
+    def total_seconds(self) -> float:
+        """Cost of all steps: each takes as long as its longest replica."""
+        return float(self.seconds.max(axis=1).sum())
+
+    @property
+    def throughput(self) -> float:
+        """Over the ideal, in which every replica is at its samples all the time."""
+        return self.work / (self.total_seconds * self.seconds.shape[1])
+
+
+def play(
+    policy: str,
+    setting: Setting,
+    *,
+    num_steps: int,
+    schedule: Lockstep | Mixed | None = None,
+) -> Played:
+    """Plays the first steps of a run, by its schedule if there is one already."""
+    match policy:
+        case "equal-token" | "dual":
+            return _play_random(policy, setting, num_steps)
+        case "knapformer":
+            return _play_knapformer(setting, num_steps)
+    schedule = schedule or make_schedule(policy, setting)
+    counts = np.stack([schedule.step_counts(step) for step in range(num_steps)])
+    missing = set(setting.cover.shapes) - {b.shape for b in schedule.buckets}
+    note = ""
+    if missing:
+        note = f"leaves out {len(missing)} shapes with fewer samples than replicas"
+    return _played(policy, schedule.buckets, counts, setting, note)
+
+
+def make_schedule(policy: str, setting: Setting) -> Lockstep | Mixed:
+    """The schedule of a policy that has one."""
+    match policy:
+        case "lockstep":
+            return make_lockstep(setting)
+        case "mixed":
+            return make_mixed(setting)
+    raise InputError(f"policy {policy!r}: expected some of {', '.join(POLICIES)}")
+
+
+def make_lockstep(setting: Setting) -> Lockstep:
+    """The lockstep schedule, of the shapes that have a sample for each replica."""
+    buckets = batches_by_rule(setting, setting.config.rule).buckets
+    enough = [b for b in buckets if b.num_samples >= b.batch * setting.num_replicas]
+    if not enough:
+        raise InputError(
+            f"no shape has {setting.num_replicas} samples, one for each replica of a "
+            "lockstep; use fewer replicas, or the mixed policy"
+        )
+    return Lockstep(
+        buckets=tuple(enough),
+        seed=setting.seed,
+        num_replicas=setting.num_replicas,
+        accumulate=setting.accumulate,
+    )
+
+
+def make_mixed(setting: Setting) -> Mixed:
+    """The mixed schedule."""
+    deal = deal_of(setting)
+    return Mixed(
+        buckets=deal_buckets(deal, setting),
+        patterns=deal.patterns,
+        rest=deal.rest,
+        seed=setting.seed,
+        num_replicas=setting.num_replicas,
+    )
+
+
+def deal_of(setting: Setting) -> Deal:
+    """Deals the samples of a setting."""
+    config, cost_model = setting.config, setting.cost_model
+    budget = 0.0
+    if config.max_compute_tokens:
+        budget = cost_model(1, config.max_compute_tokens)
+    return make_deal(
+        [
+            Load(
+                num_samples=n,
+                cost=float(cost_model.sample(shape.tokens)),
+                max_batch=max(1, setting.max_batch(shape)),
+            )
+            for shape, n in zip(
+                setting.cover.shapes, setting.cover.num_samples, strict=True
+            )
+        ],
+        fixed=cost_model.fixed,
+        accumulate=setting.accumulate,
+        num_replicas=setting.num_replicas,
+        max_programs=config.max_programs or 2 * config.max_buckets,
+        budget=float(budget),
+    )
+
+
+def deal_buckets(deal: Deal, setting: Setting) -> tuple[Bucket, ...]:
+    """The programs of a deal."""
+    cover = setting.cover
+    buckets = []
+    for program in deal.programs:
+        shape = cover.shapes[program.shape]
+        cost = float(setting.cost_model(program.batch, shape.tokens))
+        buckets.append(
+            Bucket(
+                shape=shape,
+                batch=program.batch,
+                num_samples=cover.num_samples[program.shape],
+                cost=cost,
+                over_budget=setting.max_batch(shape) < 1
+                or cost > deal.budget * setting.accumulate * (1 + 1e-3),
+            )
+        )
+    return tuple(buckets)
+
+
+def batches_by_rule(setting: Setting, rule: str) -> Catalogue:
+    """One bucket for each shape, by a rule."""
+    return choose_batches(
+        setting.cover.shapes,
+        setting.cover.num_samples,
+        config=dataclasses.replace(setting.config, rule=rule),
+        cost_model=setting.cost_model,
+        max_batch=setting.max_batch,
+        num_replicas=setting.num_replicas,
+    )
+
+
+def _play_random(policy: str, setting: Setting, num_steps: int) -> Played:
+    catalogue = batches_by_rule(setting, policy)
+    note = f"p = {catalogue.exponent:.2f}" if catalogue.exponent else ""
+    counts = _draw(catalogue.buckets, setting, num_steps)
+    return _played(policy, catalogue.buckets, counts, setting, note)
+
+
+def _draw(buckets: Sequence[Bucket], setting: Setting, num_steps: int) -> np.ndarray:
+    """Random micro-batches, by what the data have: [steps, replicas, buckets]."""
+    rng = np.random.default_rng(setting.seed)
+    weight = np.array([b.num_samples / b.batch for b in buckets])
+    return rng.multinomial(
+        setting.accumulate,
+        weight / weight.sum(),
+        size=(num_steps, setting.num_replicas),
+    )
+
+
+def _play_knapformer(setting: Setting, num_steps: int) -> Played:
+    catalogue = batches_by_rule(setting, "equal-token")
+    buckets = tuple(
+        dataclasses.replace(
+            b, batch=1, cost=float(setting.cost_model(1, b.shape.tokens))
+        )
+        for b in catalogue.buckets
+    )
+    drawn = _draw(catalogue.buckets, setting, num_steps).sum(axis=1)
+    sequences = drawn * np.array([b.batch for b in catalogue.buckets])
+    # The fixed cost is paid once for all that a replica has, in one packed batch.
+    cost = np.array([b.cost - setting.cost_model.fixed for b in buckets])
+    tokens = np.array([b.shape.tokens for b in buckets])
+    counts = np.stack(
+        [_longest_first(row, cost, setting.num_replicas) for row in sequences]
+    )
+    played = _played("knapformer", buckets, counts, setting, "memory not looked at")
+    return dataclasses.replace(
+        played,
+        seconds=setting.cost_model.fixed + counts @ cost,
+        memory=(counts @ tokens) / setting.config.max_tokens,
+    )
+
+
+def _longest_first(
+    counts: np.ndarray, cost: np.ndarray, num_replicas: int
+) -> np.ndarray:
+    """Gives each sequence, dearest first, to the replica with the least to do."""
+    dealt = np.zeros((num_replicas, len(counts)), np.int64)
+    heap = [(0.0, replica) for replica in range(num_replicas)]
+    for kind in np.argsort(-cost, kind="stable"):
+        for _ in range(counts[kind]):
+            load, replica = heapq.heappop(heap)
+            dealt[replica, kind] += 1
+            heapq.heappush(heap, (load + float(cost[kind]), replica))
+    return dealt
+
+
+def _played(
+    policy: str,
+    buckets: tuple[Bucket, ...],
+    counts: np.ndarray,
+    setting: Setting,
+    note: str,
+) -> Played:
+    """Adds up what [steps, replicas, buckets] micro-batches are."""
+
+    def of_each(value: Callable[[Bucket], float]) -> np.ndarray:
+        return np.array([value(bucket) for bucket in buckets])
+
+    cost, batch = of_each(lambda b: b.cost), of_each(lambda b: b.batch)
+    tokens = of_each(lambda b: b.batch * b.shape.tokens)
+    sample = of_each(
+        lambda b: b.batch * float(setting.cost_model.sample(b.shape.tokens))
+    )
+    total = counts.sum(axis=(0, 1))
+    largest = np.where(counts > 0, tokens, 0).max(axis=2)
+    distinct, mixing = _mixing(buckets, counts)
+    return Played(
+        policy=policy,
+        buckets=buckets,
+        seconds=counts @ cost,
+        work=float(total @ sample),
+        samples=int(total @ batch),
+        tokens=int(total @ tokens),
+        memory=largest / setting.config.max_tokens,
+        distinct=distinct,
+        mixing=mixing,
+        note=note,
+    )
+
+
+def _mixing(buckets: Sequence[Bucket], counts: np.ndarray) -> tuple[float, float]:
+    """Distinct shapes of a step, and the same over those of a random draw."""
+    shapes = list(dict.fromkeys(b.shape for b in buckets))
+    of_shape = np.zeros((len(buckets), len(shapes)), np.int64)
+    for i, bucket in enumerate(buckets):
+        of_shape[i, shapes.index(bucket.shape)] = 1
+    by_step = counts.sum(axis=1) @ of_shape
+    distinct = float((by_step > 0).sum(axis=1).mean())
+    draws = float(by_step.sum(axis=1).mean())
+    return distinct, distinct / expected_distinct(by_step.sum(axis=0), draws)

@@ -1,0 +1,38 @@
+"""The endless stream of a shape's samples: a new random order in each pass."""
+
+import functools
+
+import numpy as np
+from grain.experimental import index_shuffle
+
+_SHUFFLE_ROUNDS = 4  # Of Grain's block cipher; its own default.
+
+
+def shuffled(index: int, *, size: int, seed: int, stream: int, lap: int) -> int:
+    """Where a random order of `size` things has `index`; nothing is stored."""
+    return index_shuffle(
+        index,
+        max_index=size - 1,
+        seed=_shuffle_seed(seed, stream, lap),
+        rounds=_SHUFFLE_ROUNDS,
+    )
+
+
+def stream_members(
+    first: int, count: int, *, num_samples: int, seed: int, stream: int
+) -> np.ndarray:
+    """The samples at `count` positions of a stream, each in [0, num_samples)."""
+    members = []
+    for position in range(first, first + count):
+        lap, offset = divmod(position, num_samples)
+        members.append(
+            shuffled(offset, size=num_samples, seed=seed, stream=stream, lap=lap)
+        )
+    return np.array(members, dtype=np.int64)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shuffle_seed(seed: int, stream: int, lap: int) -> int:
+    """A 32-bit seed of its own for each stream and each pass over it."""
+    sequence = np.random.SeedSequence([seed, stream, lap])
+    return int(sequence.generate_state(1)[0])

@@ -1,0 +1,76 @@
+"""Measures what a step costs here: `python -m jaxload.calibrate --config FILE`."""
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from jaxload import command
+from jaxload.balance.fit import MIN_POINTS, fit_costs
+from jaxload.calibration_report import draw_fit, print_fit
+from jaxload.errors import InputError
+from jaxload.files import check_writable, write_atomically
+from jaxload.parallel.mesh import replica_mesh
+from jaxload.training.calibration import default_grid, measure_steps
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
+    parser = command.make_parser("jaxload.calibrate", __doc__)
+    command.add_config_arguments(parser)
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=300.0,
+        metavar="T",
+        help="about how long to measure; 300 by default",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("fit.json"),
+        metavar="FILE.json",
+        help="where the fit is written, with a figure beside it; fit.json by default",
+    )
+    args, config = command.parse(parser, argv, command.load_config)
+    _check_arguments(args)
+    console = Console()
+    mesh = replica_mesh()
+    grid = default_grid(config.balance.max_tokens)
+    timings = measure_steps(
+        config, mesh, grid=grid, seconds_budget=args.seconds, console=console
+    )
+    if len(timings) < MIN_POINTS:
+        raise InputError(
+            f"--seconds {args.seconds:g}: {len(timings)} of {len(grid)} points were "
+            f"measured in that time, expected {MIN_POINTS} or more; give it longer"
+        )
+    kind = mesh.devices.flat[0].device_kind
+    fit = fit_costs(
+        timings, source=f"fitted to {len(timings)} micro-steps on {mesh.size} x {kind}"
+    )
+    print_fit(fit, console)
+    figure = args.out.with_suffix(".png")
+    write_atomically(args.out, json.dumps(fit.to_dict(), indent=2) + "\n")
+    draw_fit(fit, figure)
+    console.print(f"fit {args.out}, figure {figure}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    """Finds before measuring what would be wrong after it."""
+    if not 0 < args.seconds < math.inf:
+        raise InputError(f"--seconds {args.seconds:g}: expected a positive number")
+    if args.out.suffix != ".json" or args.out.is_dir():
+        raise InputError(
+            f"--out {args.out}: expected a file that ends in .json; its figure gets "
+            "the same name"
+        )
+    check_writable(args.out)
+
+
+if __name__ == "__main__":
+    command.run("jaxload.calibrate", main)

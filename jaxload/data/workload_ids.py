@@ -1,0 +1,107 @@
+"""Ids of a user's manifest: that none stands twice, and names of rows for messages."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxload.data.table_cells import read_ids
+from jaxload.data.table_files import read_batches, stated_num_rows
+from jaxload.errors import InputError
+
+_MAX_CHECKED_IDS = 20_000_000
+_MAX_SUSPECTS = 1_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class IdCheck:
+    """What `check_ids` looked at; where it found an id twice, it has raised."""
+
+    checked: bool
+    """False: the manifest is a histogram, or too long to be checked."""
+
+    num_rows: int
+    """Rows of the manifest; a CSV that is too long has at least so many."""
+
+    num_missing: int = 0
+    """Rows without an id, of those that were checked."""
+
+
+def check_ids(path: Path) -> IdCheck:
+    """Raises InputError if two rows have the same id; up to 20 million are checked."""
+    num_rows = stated_num_rows(path)
+    if num_rows > _MAX_CHECKED_IDS:
+        return IdCheck(checked=False, num_rows=num_rows)
+    has_ids, num_missing, hashes = True, 0, []
+    for first, num_new, ids in _ids(path):
+        num_rows = first + num_new
+        if num_rows > _MAX_CHECKED_IDS:
+            return IdCheck(checked=False, num_rows=num_rows)
+        if ids is None:
+            has_ids = False
+            continue
+        hashes.append(_hash(ids[ids != ""]))
+        num_missing += num_new - len(hashes[-1])
+    if has_ids:
+        suspects, num_repeats = _find_repeats(np.concatenate(hashes))
+        if num_repeats:
+            _raise_if_equal(path, suspects, num_repeats)
+    return IdCheck(checked=has_ids, num_rows=num_rows, num_missing=num_missing)
+
+
+def row_labels(path: Path, numbers: Sequence[int]) -> list[str]:
+    """Names rows for messages, in the order given: `row 17 (id 'abc')`."""
+    labels: dict[int, str] = {}
+    waiting = sorted(set(numbers), reverse=True)
+    for first, num_new, ids in _ids(path) if waiting else ():
+        while waiting and waiting[-1] < first + num_new:
+            number = waiting.pop()
+            labels[number] = f"row {number}"
+            if ids is not None:
+                text = ids[number - first]
+                labels[number] += f" (id {text!r})" if text else " (no id)"
+        if not waiting:
+            break
+    return [labels[number] for number in numbers]
+
+
+def _ids(path: Path) -> Iterator[tuple[int, int, np.ndarray | None]]:
+    """Yields the number of the first row, how many follow, and their ids as str."""
+    # A histogram has no id, but has count.
+    for file, first, batch in read_batches(path, {"id", "count"}, 1_000_000):
+        ids = read_ids(file, batch)
+        texts = None if ids is None else ids.to_numpy(zero_copy_only=False)
+        yield first, batch.num_rows, texts
+
+
+def _hash(ids: np.ndarray) -> np.ndarray:
+    return np.fromiter(map(hash, ids), np.int64, len(ids))
+
+
+def _find_repeats(hashes: np.ndarray) -> tuple[np.ndarray, int]:
+    """The hashes that repeat earlier ones, the first of them only; and how many do."""
+    order = np.argsort(hashes, kind="stable")
+    ordered = hashes[order]
+    repeats = np.sort(order[1:][ordered[1:] == ordered[:-1]])
+    return hashes[repeats[:_MAX_SUSPECTS]], repeats.size
+
+
+def _raise_if_equal(path: Path, suspects: np.ndarray, num_repeats: int) -> None:
+    """Reads again, to compare the ids themselves where their hashes are the same."""
+    first_rows: dict[str, int] = {}
+    found: list[str] = []
+    for first, _, ids in _ids(path):
+        assert ids is not None
+        for i in np.flatnonzero(np.isin(_hash(ids), suspects)):
+            row = first_rows.setdefault(ids[i], int(first + i))
+            if ids[i] and row != first + i and len(found) < 3:
+                found.append(f"{ids[i]!r} (rows {row} and {first + i})")
+        if len(found) == 3:
+            break
+    if found:
+        raise InputError(
+            f"{path}: expected every id once, got repeats, {num_repeats} in all: "
+            f"{', '.join(found)}{', ...' if num_repeats > 3 else ''}; "
+            "remove the rows or rename them"
+        )

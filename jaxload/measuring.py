@@ -1,0 +1,94 @@
+"""Costs and memory that are measured on the devices at hand, for a plan."""
+
+import dataclasses
+from collections.abc import Callable
+
+from rich.console import Console
+
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.cost import CostModel
+from jaxload.balance.fit import fit_costs
+from jaxload.balance.memory import MemoryModel
+from jaxload.balance.plan import Plan
+from jaxload.balance.shape import Shape
+from jaxload.config import Config
+from jaxload.errors import InputError
+from jaxload.parallel.mesh import replica_mesh
+from jaxload.planning import MemoryLimit
+from jaxload.progress import phase
+from jaxload.training.calibration import default_grid, measure_steps
+from jaxload.training.footprint import confirm, measure_memory
+
+_MAX_CONFIRMATIONS = 4
+
+
+def measured_cost(config: Config, *, seconds: float, console: Console) -> CostModel:
+    """Times micro-steps here and fits the cost model to them."""
+    mesh = replica_mesh()
+    timings = measure_steps(
+        config,
+        mesh,
+        grid=default_grid(config.balance.max_tokens),
+        seconds_budget=seconds,
+        console=console,
+    )
+    kind = mesh.devices.flat[0].device_kind
+    source = f"fitted to {len(timings)} micro-steps on {mesh.size} x {kind}"
+    return fit_costs(timings, source=source).cost
+
+
+def compiled_memory(
+    config: Config, shapes: tuple[Shape, ...], console: Console
+) -> MemoryModel:
+    """Compiles two programs for each shape, to see what a sample takes."""
+    with phase(console, "compiling for memory", 2 * len(shapes)) as advance:
+        return measure_memory(
+            config, shapes, replica_mesh(), on_done=lambda _: advance()
+        )
+
+
+def confirmed_plan(
+    config: Config,
+    model: MemoryModel,
+    make: Callable[[MemoryLimit], Plan],
+    console: Console,
+) -> Plan:
+    """Plans by compiled memory, and compiles every bucket to confirm its bytes.
+
+    A bucket that takes more than its line said, and more than there is, gets a smaller
+    batch, and the plan is made again.
+    """
+    budget, mesh = config.balance.max_bytes, replica_mesh()
+    least: dict[Shape, int] = {}
+    for _ in range(_MAX_CONFIRMATIONS):
+        plan = make(_byte_limit(model, budget, config.balance.max_tokens, least))
+        confirmed: list[Bucket] = []
+        with phase(console, "confirming memory", len(plan.buckets)) as advance:
+            for bucket in plan.buckets:
+                line = model.line(bucket.shape)
+                _, found = confirm(config, bucket.shape, bucket.batch, mesh, line)
+                confirmed.append(dataclasses.replace(bucket, num_bytes=found))
+                advance()
+        over = [b for b in confirmed if b.num_bytes > budget and b.batch > 1]
+        if not over:
+            return dataclasses.replace(plan, buckets=tuple(confirmed))
+        least |= {b.shape: b.batch - 1 for b in over}
+    raise InputError(
+        f"balance.max_bytes={budget}: no batch sizes found that stay below it in "
+        f"{_MAX_CONFIRMATIONS} rounds of compiling; raise it, or use remat"
+    )
+
+
+def _byte_limit(
+    model: MemoryModel, budget: int, max_tokens: int, least: dict[Shape, int]
+) -> MemoryLimit:
+    def max_batch(shape: Shape) -> int:
+        fits = min(model.max_batch(shape, budget), max_tokens // shape.tokens)
+        return min(fits, least.get(shape, fits))
+
+    return MemoryLimit(
+        max_batch=max_batch,
+        num_bytes=lambda shape, batch: int(model.bytes(shape, batch)),
+        source=f"{budget:,} bytes (balance.max_bytes); each program's by "
+        "memory_analysis() of the compiled step, confirmed for the batch chosen",
+    )

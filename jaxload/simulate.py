@@ -1,0 +1,111 @@
+"""Plays the steps of each policy: `python -m jaxload.simulate --workload FILE`."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from jaxload import command
+from jaxload.balance.clips import ShapeRules
+from jaxload.balance.cost import ARCHITECTURES
+from jaxload.balance.simulation import POLICIES
+from jaxload.files import write_atomically
+from jaxload.simulating import Question, simulate
+from jaxload.simulation_report import draw_simulation, print_simulation, to_dict
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
+    args = _parser().parse_args(argv)
+    # What is meant for a program stands alone on the standard output.
+    console = Console(stderr=args.json)
+    question = Question(
+        workload=args.workload,
+        model=args.model,
+        costs=args.costs,
+        num_replicas=args.replicas,
+        accumulate=args.accumulate,
+        memory_headroom=args.memory_headroom,
+        policies=tuple(args.policies),
+        max_buckets=args.max_buckets,
+        num_steps=args.steps,
+        seed=args.seed,
+        max_bad_share=args.max_bad_share,
+        rules=ShapeRules(),
+    )
+    setting, played = simulate(question, args.schedule_out, console)
+    content = to_dict(setting, played, flops_per_second=args.flops_per_second)
+    title = (
+        f"{args.workload.name}, {args.costs or args.model}, {args.replicas} replicas, "
+        f"accumulate {args.accumulate}"
+    )
+    print_simulation(content, title, console)
+    if args.json:
+        print(json.dumps(content, indent=2))
+    if args.out is not None:
+        write_atomically(args.out, json.dumps(content, indent=2) + "\n")
+        draw_simulation(played, title, args.out.with_suffix(".png"))
+        console.print(f"figures {args.out}, figure {args.out.with_suffix('.png')}")
+    if args.schedule_out is not None:
+        console.print(f"schedule {args.schedule_out}", highlight=False)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxload.simulate", description=__doc__
+    )
+    add = parser.add_argument
+    add(
+        "--workload",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="CSV or Parquet: id, num_frames, height, width, fps; or a histogram: "
+        "num_frames, height, width, count",
+    )
+    add(
+        "--model",
+        default="wan2.1-t2v-14b",
+        choices=tuple(ARCHITECTURES),
+        help="whose matmuls are the cost (default: %(default)s)",
+    )
+    add("--costs", type=Path, metavar="FIT", help="a fit of jaxload.calibrate instead")
+    add("--replicas", type=int, default=16, metavar="R", help="(default: 16)")
+    add("--accumulate", type=int, default=1, metavar="A", help="budgets a step")
+    add(
+        "--memory-headroom",
+        type=float,
+        default=2.0,
+        metavar="H",
+        help="tokens that fit into memory, in longest shapes (default: 2)",
+    )
+    add("--policies", nargs="+", default=list(POLICIES), metavar="POLICY")
+    add("--max-buckets", type=int, default=32, metavar="N", help="shapes (default: 32)")
+    add("--steps", type=int, default=200, metavar="N", help="to play (default: 200)")
+    add("--seed", type=int, default=0)
+    add(
+        "--flops-per-second",
+        type=float,
+        default=4e14,
+        metavar="F",
+        help="that a replica reaches, to tell seconds from FLOPs (default: 4e14, 40%% "
+        "of an H100's bfloat16 peak)",
+    )
+    command.add_bad_share_argument(parser)
+    add("--json", action="store_true", help="print the figures as JSON")
+    add("--out", type=Path, metavar="FILE", help="write the JSON, and a figure beside")
+    add(
+        "--schedule-out",
+        type=Path,
+        metavar="FILE",
+        help="write what each replica runs at each step of the mixed policy (or the "
+        "last of --policies that has a schedule), one JSON object a line",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    command.run("jaxload.simulate", main)

@@ -1,0 +1,188 @@
+"""Tests of jaxload.balance.deal."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxload.balance.deal import _FINE, Load, make_deal
+from jaxload.balance.pattern import Deal
+from jaxload.errors import InputError
+
+
+def deal_of(loads, *, num_replicas=1, accumulate=1, max_programs=8, **options) -> Deal:
+    """Loads of (samples, cost, largest batch)."""
+    return make_deal(
+        [Load(num_samples=n, cost=float(c), max_batch=b) for n, c, b in loads],
+        fixed=options.pop("fixed", 0.0),
+        accumulate=accumulate,
+        num_replicas=num_replicas,
+        max_programs=max_programs,
+        **options,
+    )
+
+
+def costs_of(deal: Deal, loads, fixed=0.0) -> np.ndarray:
+    """Cost of each program's micro-batch."""
+    return np.array([fixed + p.batch * loads[p.shape][1] for p in deal.programs])
+
+
+def replica_steps(deal: Deal, loads, fixed=0.0) -> np.ndarray:
+    """Cost of each replica-step of an epoch, the rest's micro-batches all full."""
+    costs = costs_of(deal, loads, fixed)
+    return np.concatenate(
+        [
+            np.full(p.times, np.dot(p.counts, costs))
+            for p in (*deal.patterns, *deal.rest)
+        ]
+    )
+
+
+def idle_of(deal: Deal, loads, fixed=0.0) -> float:
+    seconds = replica_steps(deal, loads, fixed)
+    return 1 - seconds.mean() / seconds.max()
+
+
+@st.composite
+def problems(draw, most=3_000) -> dict:
+    loads = [
+        (
+            draw(st.integers(1, most)),
+            draw(st.floats(0.05, 3.0)),
+            draw(st.integers(1, 16)),
+        )
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+    num_samples = sum(n for n, _, _ in loads)
+    return {
+        "loads": loads,
+        "fixed": draw(st.sampled_from([0.0, 0.1, 1.0])),
+        "accumulate": draw(st.sampled_from([1, 2, 4])),
+        "num_replicas": draw(st.integers(1, min(16, num_samples))),
+        "max_programs": draw(st.integers(len(loads), 12)),
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_an_epoch_has_every_sample_but_for_less_than_a_batch(problem):
+    loads = problem["loads"]
+    deal = deal_of(**problem)
+    assert {p.shape for p in deal.programs} == set(range(len(loads)))
+    assert len(set(deal.programs)) == len(deal.programs) <= problem["max_programs"]
+    for program in deal.programs:
+        assert 1 <= program.batch <= loads[program.shape][2]
+    assert all(p.times >= 1 for p in deal.patterns)
+    assert all(p.times == 1 for p in deal.rest)
+    assert all(min(p.counts) >= 0 < max(p.counts) for p in (*deal.patterns, *deal.rest))
+    for shape, (num_samples, _, _) in enumerate(loads):
+        batch = [p.batch if p.shape == shape else 0 for p in deal.programs]
+        smallest = min(b for b in batch if b)
+        core = sum(p.times * np.dot(p.counts, batch) for p in deal.patterns)
+        rest = sum(np.dot(p.counts, batch) for p in deal.rest)
+        # The rest has room for what the core leaves, in micro-batches of one size.
+        assert 0 <= num_samples - core <= rest < num_samples - core + smallest
+        assert all(
+            count == 0 or b in (0, smallest)
+            for p in deal.rest
+            for count, b in zip(p.counts, batch, strict=True)
+        )
+
+
+@settings(max_examples=25, deadline=None)
+@given(problems())
+def test_no_replica_step_is_above_the_budget_of_a_long_epoch(problem):
+    loads = problem["loads"]
+    deal = deal_of(**problem)
+    if sum(p.times for p in deal.patterns) < 50 or problem["num_replicas"] < 3:
+        return  # With fewer replicas a long step is better than an empty one.
+    seconds = replica_steps(deal, loads, problem["fixed"])
+    # Each micro-batch is rounded to a part of a budget, up to half a part off.
+    longest = max(sum(p.counts) for p in (*deal.patterns, *deal.rest))
+    slack = max(0.002, 0.5 * longest / _FINE)
+    assert seconds.max() <= deal.budget * problem["accumulate"] * (1 + slack)
+
+
+@settings(max_examples=5, deadline=None)
+@given(problems(most=200))
+def test_the_same_twice(problem):
+    assert deal_of(**problem) == deal_of(**problem)
+
+
+def best_deal(items, num_bins: int) -> float:
+    """The least that the fullest of some bins can hold, trying every deal."""
+    places = np.array(list(itertools.product(range(num_bins), repeat=len(items))))
+    loads = [(places == b) @ np.array(items) for b in range(num_bins)]
+    return float(np.max(loads, axis=0).min())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.floats(0.2, 3.0)), min_size=1, max_size=3),
+    st.floats(1.0, 2.5),
+)
+def test_a_short_epoch_is_dealt_about_as_well_as_possible(loads, headroom):
+    # Batches of one, so that the samples are what is dealt.
+    loads = [(n, cost, 1) for n, cost in loads][: 3 if len(loads) < 3 else 2]
+    budget = headroom * max(cost for _, cost, _ in loads)
+    deal = deal_of(loads, max_programs=len(loads), budget=budget)
+    items = [cost for n, cost, _ in loads for _ in range(n)]
+    seconds = replica_steps(deal, loads)
+    best = best_deal(items, deal.num_bins)
+    assert seconds.sum() == pytest.approx(sum(items))
+    # Patterns that fill the budget may stay, although others would be lower.
+    assert seconds.max() <= max(1.01 * best, budget * 1.001)
+
+
+def test_pairs_that_fill_the_budget_are_found():
+    # 0.7 goes with 0.3 and 0.6 with two of 0.2: no replica waits.
+    loads = [(500, 0.7, 1), (500, 0.3, 1), (300, 0.6, 1), (600, 0.2, 1)]
+    deal = deal_of(loads, budget=1.0, max_programs=4)
+    assert deal.num_bins == 800
+    assert idle_of(deal, loads) == pytest.approx(0.0, abs=1e-9)
+
+
+def test_more_batch_sizes_help_where_one_leaves_gaps():
+    # Four of the short fill a budget; beside a long one there is room for one.
+    loads = [(8_000, 1.0, 4), (2_000, 3.0, 1)]
+    few = deal_of(loads, budget=4.0, max_programs=2)
+    more = deal_of(loads, budget=4.0, max_programs=4)
+    assert [(p.shape, p.batch) for p in few.programs] == [(0, 4), (1, 1)]
+    assert (0, 1) in [(p.shape, p.batch) for p in more.programs]
+    assert idle_of(few, loads) == pytest.approx(0.125, abs=1e-3)
+    assert idle_of(more, loads) < 0.005
+
+
+def test_a_sample_that_is_dearer_than_the_budget_is_run_alone():
+    loads = [(100, 3.0, 4), (100, 1.0, 4)]
+    deal = deal_of(loads, budget=2.0)
+    by_shape = {p.shape: p.batch for p in deal.programs}
+    assert by_shape == {0: 1, 1: 2}
+
+
+def test_accumulation_fills_what_one_micro_batch_cannot():
+    # Of one shape the other's multiple is out of reach for a single micro-batch.
+    loads = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
+    idle = [
+        idle_of(deal_of(loads, accumulate=a, max_programs=2), loads) for a in (1, 8)
+    ]
+    assert idle[1] < 0.2 * idle[0]
+
+
+def test_fewer_samples_than_replicas_are_an_error():
+    with pytest.raises(
+        InputError, match=r"7 samples for 8 replicas: expected at least one for each"
+    ):
+        deal_of([(3, 1.0, 1), (4, 2.0, 1)], num_replicas=8)
+
+
+def test_billions_of_samples_are_dealt_as_fast_as_few():
+    loads = [(10**10, 0.1, 16), (3 * 10**9 + 7, 1.3, 4), (10**8 + 1, 2.9, 1)]
+    deal = deal_of(loads, num_replicas=1024, accumulate=2)
+    assert len(deal.patterns) + len(deal.rest) < 30
+    for shape, (num_samples, _, _) in enumerate(loads):
+        batch = [p.batch if p.shape == shape else 0 for p in deal.programs]
+        core = sum(p.times * int(np.dot(p.counts, batch)) for p in deal.patterns)
+        assert 0 <= num_samples - core < 10_000

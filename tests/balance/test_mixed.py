@@ -1,0 +1,243 @@
+"""Tests of jaxload.balance.mixed."""
+
+import collections
+import functools
+import pickle
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.deal import Load, make_deal
+from jaxload.balance.mixed import Mixed, _stride
+from jaxload.balance.pattern import Pattern
+from jaxload.balance.shape import Shape
+
+
+def bucket(shape: int, batch: int, num_samples: int) -> Bucket:
+    return Bucket(
+        shape=Shape(shape + 1, 2, 2), batch=batch, num_samples=num_samples, cost=1.0
+    )
+
+
+def dealt(loads, *, num_replicas=1, accumulate=1, seed=0) -> Mixed:
+    """The schedule of a deal of (samples, cost, largest batch)."""
+    deal = make_deal(
+        [Load(num_samples=n, cost=c, max_batch=b) for n, c, b in loads],
+        fixed=0.0,
+        accumulate=accumulate,
+        num_replicas=num_replicas,
+        max_programs=2 * len(loads),
+    )
+    buckets = [bucket(p.shape, p.batch, loads[p.shape][0]) for p in deal.programs]
+    return Mixed(
+        buckets=tuple(buckets),
+        patterns=deal.patterns,
+        rest=deal.rest,
+        seed=seed,
+        num_replicas=num_replicas,
+    )
+
+
+def by_hand(*, num_replicas=1, seed=0, times=(20, 9)) -> Mixed:
+    """Two shapes, one of which has two batch sizes, and a rest of both."""
+    first, second = times
+    # The patterns take 7 * first + 3 * second of one and 2 * second of the other.
+    one, other = 7 * first + 3 * second + 4, 2 * second + 3
+    return Mixed(
+        buckets=(bucket(0, 2, one), bucket(0, 3, one), bucket(1, 2, other)),
+        patterns=(
+            Pattern(counts=(2, 1, 0), times=first),
+            Pattern(counts=(0, 1, 1), times=second),
+        ),
+        rest=(Pattern(counts=(1, 0, 1), times=1), Pattern(counts=(1, 0, 1), times=1)),
+        seed=seed,
+        num_replicas=num_replicas,
+    )
+
+
+@st.composite
+def schedules(draw) -> Callable[[], Mixed]:
+    """Functions that make one: a deal is not to be made while examples are drawn."""
+    num_replicas = draw(st.integers(1, 5))
+    seed = draw(st.integers(0, 2**31))
+    if draw(st.booleans()):
+        times = draw(st.tuples(st.integers(5, 30), st.integers(5, 30)))
+        return functools.partial(
+            by_hand, num_replicas=num_replicas, seed=seed, times=times
+        )
+    loads = [
+        (
+            draw(st.integers(20, 150)),
+            draw(st.floats(0.3, 3.0)),
+            draw(st.integers(1, 8)),
+        )
+        for _ in range(draw(st.integers(1, 3)))
+    ]
+    return functools.partial(
+        dealt,
+        loads,
+        num_replicas=num_replicas,
+        accumulate=draw(st.integers(1, 2)),
+        seed=seed,
+    )
+
+
+def num_bins(schedule: Mixed) -> int:
+    return sum(p.times for p in (*schedule.patterns, *schedule.rest))
+
+
+def replica_steps(schedule: Mixed, first: int, last: int):
+    """The micro-batches of some replica-steps, counted from the run's start."""
+    for index in range(first, last):
+        yield schedule.micro_batches(*divmod(index, schedule.num_replicas))
+
+
+@settings(max_examples=10, deadline=None)
+@given(schedules())
+def test_each_sample_once_per_epoch_up_to_what_is_carried(make):
+    schedule = make()
+    size = num_bins(schedule)
+    counts = collections.Counter()
+    for epoch in range(3):
+        for micro_batches in replica_steps(schedule, epoch * size, (epoch + 1) * size):
+            for m in micro_batches:
+                ran = schedule.buckets[m.bucket]
+                assert len(m.members) == ran.batch
+                counts.update((ran.shape, int(i)) for i in m.members)
+        carried = schedule.carried(epoch)
+        for shape in {b.shape for b in schedule.buckets}:
+            of_shape = [b for b in schedule.buckets if b.shape == shape]
+            num_samples = of_shape[0].num_samples
+            seen = np.array([counts[shape, i] for i in range(num_samples)])
+            waiting = (epoch + 1) * num_samples - seen.sum()
+            assert waiting == carried[str(shape)]
+            assert 0 <= waiting < min(b.batch for b in of_shape)
+            # What waits is missing from the last pass only.
+            assert set(seen.tolist()) <= {epoch, epoch + 1}
+
+
+@settings(max_examples=6, deadline=None)
+@given(schedules(), st.randoms(use_true_random=False))
+def test_steps_may_be_asked_for_in_any_order(make, random):
+    schedule = make()
+    pairs = [
+        (step, replica)
+        for step in range(12)
+        for replica in range(schedule.num_replicas)
+    ]
+    in_order = {pair: schedule.micro_batches(*pair) for pair in pairs}
+    # Another host, that has asked for nothing yet.
+    other = Mixed(**{name: getattr(schedule, name) for name in FIELDS})
+    for pair in random.sample(pairs, len(pairs)):
+        again = other.micro_batches(*pair)
+        assert [m.bucket for m in again] == [m.bucket for m in in_order[pair]]
+        for a, b in zip(again, in_order[pair], strict=True):
+            np.testing.assert_array_equal(a.members, b.members)
+
+
+FIELDS = ("buckets", "patterns", "rest", "seed", "num_replicas")
+
+
+@settings(max_examples=10, deadline=None)
+@given(schedules(), st.integers(0, 10**6))
+def test_counts_of_a_step_are_those_of_its_micro_batches(make, first):
+    schedule = make()
+    for step in (*range(20), first):
+        counts = schedule.step_counts(step)
+        assert counts.shape == (schedule.num_replicas, len(schedule.buckets))
+        for replica, row in enumerate(counts.tolist()):
+            ran = [m.bucket for m in schedule.micro_batches(step, replica)]
+            assert row == [ran.count(b) for b in range(len(schedule.buckets))]
+
+
+def runs_of(schedule: Mixed, count: int) -> list[list[tuple[int, list[int]]]]:
+    return [
+        [(m.bucket, m.members.tolist()) for m in micro_batches]
+        for micro_batches in replica_steps(schedule, 0, count)
+    ]
+
+
+def test_the_number_of_replicas_only_cuts_the_same_list_elsewhere():
+    assert (
+        runs_of(by_hand(num_replicas=1), 70)
+        == runs_of(by_hand(num_replicas=4), 70)
+        == runs_of(by_hand(num_replicas=64), 70)
+    )
+
+
+@pytest.mark.parametrize("num_replicas", [7, 31, 100], ids=str)
+def test_a_step_goes_on_with_the_next_epoch(num_replicas):
+    # 31 replica-steps an epoch: steps begin within one, or have several.
+    schedule = by_hand(num_replicas=num_replicas)
+    assert num_bins(schedule) == 31
+    assert schedule.epoch(31) == num_replicas
+    ran = np.sum([schedule.step_counts(step) for step in range(31)], axis=(0, 1))
+    patterns = (*schedule.patterns, *schedule.rest)
+    expected = np.sum([np.array(p.counts) * p.times for p in patterns], axis=0)
+    # The rest's micro-batches are all full, in the first shape, or three in four.
+    carried = sum(schedule.carried(num_replicas - 1).values())
+    assert ran[:2].tolist() == (num_replicas * expected[:2]).tolist()
+    assert ran[2] * 2 + carried == num_replicas * schedule.buckets[2].num_samples
+
+
+@pytest.mark.parametrize("other", [{"seed": 1}, {"seed": 2}], ids=str)
+def test_seeds_give_different_orders(other):
+    assert runs_of(by_hand(), 31) == runs_of(by_hand(), 31)
+    assert runs_of(by_hand(), 31) != runs_of(by_hand(**other), 31)
+
+
+def test_epochs_have_orders_of_their_own():
+    schedule = by_hand()
+    runs = runs_of(schedule, 93)
+    epochs = [runs[:31], runs[31:62], runs[62:]]
+    patterns = [[[b for b, _ in run] for run in epoch] for epoch in epochs]
+    assert patterns[0] != patterns[1] != patterns[2] != patterns[0]
+    # And samples that run together are others.
+    groups = [
+        {frozenset(m) for run in epoch for b, m in run if b == 1} for epoch in epochs
+    ]
+    assert len(groups[0] & groups[1]) < 3
+
+
+def test_every_window_has_the_mixture_of_the_epoch():
+    schedule = by_hand(num_replicas=1, times=(1_300, 700))
+    size = num_bins(schedule)
+    counts = np.concatenate([schedule.step_counts(step) for step in range(size)])
+    for bucket_counts in counts.T:
+        share = bucket_counts.sum() / size
+        for window in (8, 30, 200):
+            ran = np.convolve(bucket_counts, np.ones(window), mode="valid")
+            # Strides of the golden ratio are off by at most about log(window) places
+            # at each border between patterns; a random draw, by sqrt(window).
+            most = bucket_counts.max()
+            limit = most * (1 + np.log2(window) / 2)
+            assert np.abs(ran - window * share).max() <= limit
+
+
+def test_ten_billion_samples_need_no_table():
+    schedule = dealt(
+        [(10**10, 0.1, 16), (3 * 10**9 + 7, 1.3, 4)], num_replicas=512, accumulate=2
+    )
+    size = len(pickle.dumps(schedule))
+    for step in (0, 10**7, 10**9):
+        counts = schedule.step_counts(step)
+        for replica in (0, 511):
+            micro_batches = schedule.micro_batches(step, replica)
+            assert len(micro_batches) == counts[replica].sum() > 0
+            for m in micro_batches:
+                num_samples = schedule.buckets[m.bucket].num_samples
+                assert 0 <= m.members.min() <= m.members.max() < num_samples
+                assert len(set(m.members.tolist())) == len(m.members)
+    # The deal's own tables, and nothing for a step that was asked for.
+    assert len(pickle.dumps(schedule)) < size + 3_000 < 10_000
+
+
+@given(st.integers(1, 10**12))
+def test_a_stride_visits_every_place(size):
+    assert np.gcd(_stride(size), size) == 1
+    if size > 1_000:
+        assert _stride(size) / size == pytest.approx(0.618, abs=0.05)

@@ -1,0 +1,112 @@
+"""Tests of `python -m jaxload.calibrate` and jaxload.training.calibration."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from jaxload import calibrate
+from jaxload.balance.fit import CostFit
+from jaxload.balance.shape import Shape
+from jaxload.errors import InputError
+from jaxload.training.calibration import default_grid
+
+TINY = [
+    (Shape(1, 4, 4), 1),
+    (Shape(4, 4, 4), 1),
+    (Shape(1, 4, 4), 4),
+    (Shape(2, 4, 4), 2),
+    (Shape(2, 4, 4), 1),
+]
+
+
+@pytest.fixture
+def arguments(root: Path, tmp_path: Path) -> list[str]:
+    """The debug config, and a place to write to."""
+    config = str(root / "configs" / "debug.py")
+    return ["--config", config, "--out", str(tmp_path / "fit.json")]
+
+
+@pytest.mark.slow
+def test_measures_fits_prints_and_writes(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.setattr(calibrate, "default_grid", lambda _: TINY)
+    assert calibrate.main(arguments) == 0
+    content = json.loads((tmp_path / "fit.json").read_text())
+    fit = CostFit.from_dict(content, name="fit.json")
+    pairs = sorted((shape.tokens, batch) for shape, batch in TINY)
+    assert [(point.tokens, point.batch) for point in fit.points] == pairs
+    with Image.open(tmp_path / "fit.png") as image:
+        assert image.width > image.height > 300
+    text = capsys.readouterr().out
+    assert "compiling: 5/5" in text
+    assert text.count("kept out\n") + text.count("kept out \n") == 1
+    assert "two terms: c0 " in text
+    assert "power law: c " in text
+    assert "left out" not in text
+
+
+def test_too_short_a_time_is_told_with_what_to_do(
+    arguments: list[str], tmp_path: Path, capsys
+):
+    with pytest.raises(InputError, match=r"--seconds 0\.001: 0 of 15 points .* longer"):
+        calibrate.main([*arguments, "--seconds", "0.001"])
+    assert "15 of 15 points are left out" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_a_time_that_is_none_is_refused(arguments: list[str], seconds: str):
+    with pytest.raises(InputError, match=f"--seconds {seconds}: expected a positive"):
+        calibrate.main([*arguments, "--seconds", seconds])
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("absent/fit.json", r"cannot be written \(No such file or directory\)"),
+        ("file/fit.json", r"cannot be written \(Not a directory\)"),
+        ("folder.json", r"expected a file that ends in \.json"),
+        ("fit.png", r"expected a file that ends in \.json"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_found_before_measuring(
+    arguments: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    out: str,
+    message: str,
+):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.json").mkdir()
+    monkeypatch.delattr(calibrate, "measure_steps")
+    with pytest.raises(InputError, match=message):
+        calibrate.main([*arguments, "--out", str(tmp_path / out)])
+
+
+@pytest.mark.parametrize("max_tokens", [8, 64, 640, 4_097, 75_600, 1_000_000])
+def test_the_grid_has_lengths_and_batch_sizes_within_the_budget(max_tokens: int):
+    grid = default_grid(max_tokens)
+    assert len(set(grid)) == len(grid) <= 18
+    assert all(shape.tokens * batch <= max_tokens for shape, batch in grid)
+    assert max(shape.tokens for shape, _ in grid) > 0.9 * max_tokens
+    batches: dict[int, set[int]] = {}
+    for shape, batch in grid:
+        batches.setdefault(shape.tokens, set()).add(batch)
+    assert len(batches) >= 5
+    assert all(1 in sizes for sizes in batches.values())
+    assert sum(len(sizes) >= 2 for sizes in batches.values()) >= 3
+
+
+def test_the_beginning_of_the_grid_is_its_corners():
+    grid = default_grid(640)
+    corners = {(16, 1), (16, 40), (640, 1)}
+    assert {(shape.tokens, batch) for shape, batch in grid[:3]} == corners
+    assert len({shape.tokens for shape, _ in grid[:5]}) >= 3
+
+
+def test_a_budget_without_room_for_lengths_is_refused():
+    with pytest.raises(InputError, match=r"balance\.max_tokens=7: expected 8 or more"):
+        default_grid(7)
