@@ -34,9 +34,9 @@ from benchmarks import one_core
 from benchmarks.scaled_workload import BYTES_PER_ROW, write_histogram, write_rows
 from jaxload.balance.clips import ShapeRules
 from jaxload.balance.cover import Cover
-from jaxload.balance.deal import Pattern
 from jaxload.balance.mixed import Mixed
-from jaxload.balance.simulation import make_mixed
+from jaxload.balance.pattern import Pattern
+from jaxload.balance.setting import make_mixed
 from jaxload.simulating import Question, make_setting
 
 NUM_ROWS = 100_000_000

@@ -122,7 +122,7 @@ def _plan(
             num_replicas=num_replicas,
         )
         plan = make_plan(setting, memory=memory, dataset=dataset, rules=rules)
-        return dataclasses.replace(plan, idle_shares=predicted_idle(setting))
+        return dataclasses.replace(plan, idle_shares=predicted_idle(setting, plan))
 
     if config.balance.max_bytes:
         model = compiled_memory(config, chosen.shapes, console)

@@ -13,15 +13,9 @@ from jaxload.balance.cost import Architecture, CostModel, analytic_cost
 from jaxload.balance.cover import Cover, cover, cover_exactly
 from jaxload.balance.fit import CostFit
 from jaxload.balance.plan import Plan
+from jaxload.balance.setting import Setting, batches_by_rule, deal_buckets, deal_of
 from jaxload.balance.shape import Shape
-from jaxload.balance.simulation import (
-    POLICIES,
-    Setting,
-    batches_by_rule,
-    deal_buckets,
-    deal_of,
-    play,
-)
+from jaxload.balance.simulation import POLICIES, play
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
@@ -149,11 +143,16 @@ def make_plan(
     )
 
 
-def predicted_idle(setting: Setting) -> dict[str, float]:
+def predicted_idle(setting: Setting, plan: Plan) -> dict[str, float]:
     """What each policy would idle, by playing some steps of it."""
     shares = {}
     for policy in POLICIES:
-        played = play(policy, setting, num_steps=_NUM_SIMULATED_STEPS)
+        schedule = None
+        if policy == plan.config.policy == "mixed":  # It takes a while to make.
+            schedule = plan.mixed_schedule(setting.seed)
+        played = play(
+            policy, setting, num_steps=_NUM_SIMULATED_STEPS, schedule=schedule
+        )
         shares[policy] = played.imbalance.idle_share
     return shares
 

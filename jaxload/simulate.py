@@ -11,7 +11,8 @@ from jaxload import command
 from jaxload.balance.clips import ShapeRules
 from jaxload.balance.cost import ARCHITECTURES
 from jaxload.balance.simulation import POLICIES
-from jaxload.files import write_atomically
+from jaxload.errors import InputError
+from jaxload.files import check_writable, write_atomically
 from jaxload.simulating import Question, simulate
 from jaxload.simulation_report import draw_simulation, print_simulation, to_dict
 
@@ -19,6 +20,12 @@ from jaxload.simulation_report import draw_simulation, print_simulation, to_dict
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     args = _parser().parse_args(argv)
+    if not args.flops_per_second > 0:
+        raise InputError(
+            f"--flops-per-second {args.flops_per_second}: expected more than 0"
+        )
+    if args.out is not None:
+        check_writable(args.out)
     # What is meant for a program stands alone on the standard output.
     console = Console(stderr=args.json)
     question = Question(
@@ -28,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         num_replicas=args.replicas,
         accumulate=args.accumulate,
         memory_headroom=args.memory_headroom,
-        policies=tuple(args.policies),
+        policies=tuple(",".join(args.policies).split(",")),
         max_buckets=args.max_buckets,
         num_steps=args.steps,
         seed=args.seed,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,15 +13,11 @@ from jaxload.balance.clips import ShapeRules
 from jaxload.balance.cost import CostModel, analytic_cost, find_architecture
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.schedule import Lockstep
-from jaxload.balance.simulation import (
-    POLICIES,
-    Played,
-    Setting,
-    make_schedule,
-    play,
-)
+from jaxload.balance.setting import Setting
+from jaxload.balance.simulation import POLICIES, Played, make_schedule, play
+from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
-from jaxload.files import write_atomically
+from jaxload.files import check_writable, write_atomically
 from jaxload.planning import cover_survey, read_fit, token_limit
 from jaxload.progress import phase
 from jaxload.survey import sample_ids, survey_manifest
@@ -52,7 +49,7 @@ class Question:
                 raise InputError(
                     f"--{option} {getattr(self, name)}: expected 1 or more"
                 )
-        if self.memory_headroom < 1.0:
+        if not 1.0 <= self.memory_headroom < math.inf:
             raise InputError(
                 f"--memory-headroom {self.memory_headroom}: expected 1.0 or more; the "
                 "longest shape has to fit"
@@ -91,6 +88,11 @@ def simulate(
 
 def make_setting(question: Question, console: Console) -> Setting:
     """Reads the workload and chooses its shapes."""
+    if is_prepared(question.workload):
+        raise InputError(
+            f"--workload {question.workload}: a prepared data set, whose shapes are "
+            "fixed; python -m jaxload.plan --manifest compares policies on it"
+        )
     survey = survey_manifest(
         question.workload,
         question.rules,
@@ -128,10 +130,7 @@ def _scheduled_policy(question: Question, schedule_out: Path | None) -> str | No
         return None
     for policy in _WITH_SCHEDULE:
         if policy in question.policies:
-            if not schedule_out.parent.is_dir():
-                raise InputError(
-                    f"--schedule-out {schedule_out}: no directory {schedule_out.parent}"
-                )
+            check_writable(schedule_out)
             return policy
     raise InputError(
         f"--schedule-out {schedule_out}: expected one of {', '.join(_WITH_SCHEDULE)} "
@@ -156,7 +155,7 @@ def _write_schedule(
                     yield json.dumps(_row(schedule, step, replica, by_shape)) + "\n"
                 advance()
 
-        write_atomically(path, "".join(lines()))
+        write_atomically(path, lines())
 
 
 def _row(schedule: Lockstep | Mixed, step: int, replica: int, ids: dict) -> dict:

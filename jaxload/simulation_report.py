@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
-from jaxload.balance.simulation import Played, Setting
+from jaxload.balance.setting import Setting
+from jaxload.balance.simulation import Played
 
 _COLOURS = {
     "equal-token": "#9a3b26",

@@ -24,8 +24,8 @@ from jaxload.balance.catalogue import BalanceConfig
 from jaxload.balance.cost import Architecture, analytic_cost
 from jaxload.balance.cover import cover_exactly
 from jaxload.balance.plan import Plan
+from jaxload.balance.setting import Setting
 from jaxload.balance.shape import Shape
-from jaxload.balance.simulation import Setting
 from jaxload.config import Config
 from jaxload.data.dataset import open_dataset
 from jaxload.data.manifest import Manifest

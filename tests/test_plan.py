@@ -123,7 +123,7 @@ def test_bytes_are_compiled_and_confirmed(tmp_path: Path, root: Path):
     [
         (["--manifest", "none.csv"], r"none\.csv"),
         (["--costs", "none.json"], r"fit none\.json: cannot be read"),
-        (["--out", "no/such/plan.json"], r"--out no/such/plan.json: cannot be written"),
+        (["--out", "no/such/plan.json"], r"no/such/plan.json: cannot be written"),
         (["--set", "balance.max_tokens=1"], r"balance.max_tokens=1: not one sample of"),
         (["--replicas", "1000"], r"no shape has a sample for each of 1000 replicas"),
     ],

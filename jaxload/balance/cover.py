@@ -18,20 +18,18 @@ from jaxload.balance.clips import Clips, ShapeRules
 from jaxload.balance.fitting import (
     SLACK,
     assign,
-    best_of_grid,
     coarsened,
     grid_content,
     kept_pixels,
-    shared_sizes,
 )
-from jaxload.balance.shape import FRAME_STRIDE, Shape
+from jaxload.balance.kinds import Kinds
+from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 
 TOO_SHORT = "too short"
 TOO_SMALL = "too small"
 ASPECT = "aspect"
 
-_MAX_SIZES = 400  # Candidate sizes, of those that suit the most content.
 _MAX_EXCHANGES = 32
 _MAX_GIVEN_UP = 3  # Shapes, of those that are missed least, that an exchange tries.
 _MAX_ROUNDS = 8  # Of replacing shapes that too few samples go to.
@@ -74,7 +72,7 @@ def cover(
     """Chooses at most `max_shapes` shapes, each for at least `min_samples` clips."""
     if not len(clips):
         raise InputError("no sample to plan for: expected at least one usable row")
-    kinds = _Kinds(coarsened(clips), rules)
+    kinds = Kinds(coarsened(clips), rules)
 
     def covered(sample_weight: float) -> Cover:
         kinds.weigh_samples(sample_weight)
@@ -139,17 +137,20 @@ def _covered_by(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules, min_samples: int
 ) -> Cover:
     """What shapes take, without those that too few samples go to."""
+    # What is kept is compared with the grid, which would take long for every kind.
+    coarse = coarsened(clips)
     while shapes:
-        place, content = assign(clips, shapes, rules)
+        place, _ = assign(clips, shapes, rules)
         num_samples = np.zeros(len(shapes), np.int64)
         np.add.at(num_samples, place[place >= 0], clips.count[place >= 0])
         fewest = int(num_samples.argmin())
         if num_samples[fewest] >= min_samples:
+            content = float(assign(coarse, shapes, rules)[1] @ coarse.count)
             return Cover(
                 shapes=shapes,
                 num_samples=tuple(num_samples.tolist()),
-                content=float(content @ clips.count),
-                grid_content=grid_content(clips, rules),
+                content=content,
+                grid_content=grid_content(coarse, rules),
                 left_out=_left_out(clips, place < 0, shapes, rules),
             )
         shapes = shapes[:fewest] + shapes[fewest + 1 :]
@@ -159,62 +160,7 @@ def _covered_by(
     )
 
 
-class _Kinds:
-    """Kinds of clips against candidate shapes: (frames, one of the sizes)."""
-
-    def __init__(self, clips: Clips, rules: ShapeRules):
-        self.clips = clips
-        self.frames = np.arange(1, rules.max_frames + 1, FRAME_STRIDE)
-        self.frames = self.frames[np.isin(self.frames, clips.frames)]
-        inverse, pixels, height, width = best_of_grid(clips, rules)
-        weight = (pixels[inverse] * clips.frames) * clips.count
-        sizes, size_of = np.unique(
-            np.stack([height, width]), axis=1, return_inverse=True
-        )
-        total = np.bincount(size_of.ravel()[inverse], weight, sizes.shape[1])
-        order = np.argsort(-total, kind="stable")[:_MAX_SIZES]
-        sizes = sizes[:, order[total[order] > 0]]
-        # Few shapes have to be shared by clips that would each keep more elsewhere.
-        shared = shared_sizes(clips, rules, _MAX_SIZES - sizes.shape[1])
-        self.sizes = np.unique(np.concatenate([sizes, shared], axis=1), axis=1).T
-        self._best = pixels[inverse] * clips.frames
-        self.weight = clips.count.astype(float)
-        # Per size: the kinds that fit it, sorted by frames, and the pixels they keep.
-        self.fitting = []
-        for to_height, to_width in self.sizes.tolist():
-            kept = kept_pixels(clips.height, clips.width, to_height, to_width, rules)
-            rows = np.flatnonzero(kept)
-            self.fitting.append((rows, kept[rows]))
-
-    def weigh_samples(self, share: float) -> None:
-        """Lets each sample's own kept share count for so much of the whole."""
-        count, best = self.clips.count, np.maximum(self._best, 1.0)
-        by_content = (1 - share) / max(1.0, float(self._best @ count))
-        self.weight = count * (by_content + share / (best * count.sum()))
-
-    def shape(self, level: int, size: int) -> Shape:
-        height, width = self.sizes[size]
-        return Shape.of_pixels(int(self.frames[level]), int(height), int(width))
-
-    def content(self, level: int, size: int) -> np.ndarray:
-        """What each kind keeps in one shape."""
-        rows, pixels = self.fitting[size]
-        content = np.zeros(len(self.clips))
-        long_enough = self.clips.frames[rows] >= self.frames[level]
-        content[rows] = np.where(long_enough, self.frames[level] * pixels, 0.0)
-        return content
-
-    def gains(self, kept: np.ndarray) -> np.ndarray:
-        """What each shape would add to what is kept, [levels, sizes]."""
-        gains = np.zeros((len(self.frames), len(self.sizes)))
-        for size, (rows, pixels) in enumerate(self.fitting):
-            more = self.frames[:, None] * pixels - kept[rows]
-            more[self.frames[:, None] > self.clips.frames[rows]] = 0.0
-            gains[:, size] = np.maximum(more, 0.0) @ self.weight[rows]
-        return gains
-
-
-def _choose(kinds: _Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ...]:
+def _choose(kinds: Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ...]:
     """Greedy choice, improved by exchanges; by ascending tokens."""
     banned: set[tuple[int, int]] = set()
     chosen: list[tuple[int, int]] = []
@@ -236,7 +182,7 @@ def _choose(kinds: _Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ..
 
 
 def _grow(
-    kinds: _Kinds,
+    kinds: Kinds,
     chosen: list[tuple[int, int]],
     max_shapes: int,
     banned: set[tuple[int, int]],
@@ -256,7 +202,7 @@ def _grow(
 
 
 def _best_addition(
-    kinds: _Kinds, kept: np.ndarray, banned: set[tuple[int, int]]
+    kinds: Kinds, kept: np.ndarray, banned: set[tuple[int, int]]
 ) -> tuple[tuple[int, int], float]:
     gains = kinds.gains(kept)
     if not gains.size:  # No clip fits any shape.
@@ -268,7 +214,7 @@ def _best_addition(
 
 
 def _exchange(
-    kinds: _Kinds, chosen: list[tuple[int, int]], banned: set[tuple[int, int]]
+    kinds: Kinds, chosen: list[tuple[int, int]], banned: set[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """Gives up one of the shapes that are missed least for a better one, repeatedly."""
     chosen = list(chosen)

@@ -113,6 +113,5 @@ def shared_sizes(clips: Clips, rules: ShapeRules, limit: int) -> np.ndarray:
 
 def grid_content(clips: Clips, rules: ShapeRules) -> float:
     """What clips would keep if every candidate shape were there."""
-    coarse = coarsened(clips)
-    inverse, pixels, _, _ = best_of_grid(coarse, rules)
-    return float((pixels[inverse] * coarse.frames) @ coarse.count)
+    inverse, pixels, _, _ = best_of_grid(clips, rules)
+    return float((pixels[inverse] * clips.frames) @ clips.count)

@@ -10,6 +10,7 @@ from jaxload.balance.catalogue import BalanceConfig
 from jaxload.balance.clips import ShapeRules
 from jaxload.balance.cost import CostModel
 from jaxload.balance.cover import LeftOut
+from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
@@ -50,6 +51,16 @@ class Plan:
 
     idle_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """What each policy would idle on the same shapes, simulated."""
+
+    def mixed_schedule(self, seed: int) -> Mixed:
+        """The schedule of a mixed plan."""
+        return Mixed(
+            buckets=self.buckets,
+            patterns=self.patterns,
+            rest=self.rest,
+            seed=seed,
+            num_replicas=self.num_replicas,
+        )
 
     def work_shares(self) -> list[float]:
         """Share of an epoch's cost that each bucket takes."""

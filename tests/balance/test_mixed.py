@@ -154,6 +154,20 @@ def test_counts_of_a_step_are_those_of_its_micro_batches(make, first):
             assert row == [ran.count(b) for b in range(len(schedule.buckets))]
 
 
+@settings(max_examples=10, deadline=None)
+@given(schedules())
+def test_no_step_is_empty(make):
+    schedule = make()
+    for step in range(40):
+        assert schedule.step_counts(step).any()
+
+
+def test_no_step_of_an_epoch_that_does_not_fill_its_batches_is_empty():
+    # Five samples in batches of up to four: the last one is full in some epochs only.
+    schedule = dealt([(5, 1.0, 4)])
+    assert all(schedule.step_counts(step).any() for step in range(20))
+
+
 def runs_of(schedule: Mixed, count: int) -> list[list[tuple[int, list[int]]]]:
     return [
         [(m.bucket, m.members.tolist()) for m in micro_batches]

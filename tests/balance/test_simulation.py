@@ -11,15 +11,9 @@ from jaxload.balance.cost import ARCHITECTURES, analytic_cost
 from jaxload.balance.cover import cover_exactly
 from jaxload.balance.imbalance import expected_distinct
 from jaxload.balance.packing import partition
+from jaxload.balance.setting import Setting, batches_by_rule, make_mixed
 from jaxload.balance.shape import Shape
-from jaxload.balance.simulation import (
-    POLICIES,
-    Played,
-    Setting,
-    batches_by_rule,
-    make_mixed,
-    play,
-)
+from jaxload.balance.simulation import POLICIES, Played, play
 from jaxload.errors import InputError
 
 WAN_14B = analytic_cost(ARCHITECTURES["wan2.1-t2v-14b"])
