@@ -31,7 +31,7 @@ TOO_SMALL = "too small"
 ASPECT = "aspect"
 
 _MAX_EXCHANGES = 32
-_MAX_GIVEN_UP = 3  # Shapes, of those that are missed least, that an exchange tries.
+_MAX_GIVEN_UP = 4  # Shapes, of those that are missed least, that an exchange tries.
 _MAX_ROUNDS = 8  # Of replacing shapes that too few samples go to.
 _SAMPLE_WEIGHTS = (0.5, 0.2, 0.05, 0.0)
 _ENOUGH_CONTENT = 0.965  # Of the grid's; what is above may be given up for samples.
@@ -165,7 +165,14 @@ def _choose(kinds: Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ...
     banned: set[tuple[int, int]] = set()
     chosen: list[tuple[int, int]] = []
     for _ in range(_MAX_ROUNDS):
-        chosen = _exchange(kinds, _grow(kinds, chosen, max_shapes, banned), banned)
+        starts = [chosen, *([c] for c in kinds.few_shapes() if c not in banned)]
+        chosen = max(
+            (
+                _exchange(kinds, _grow(kinds, start, max_shapes, banned), banned)
+                for start in starts
+            ),
+            key=kinds.worth,
+        )
         if not chosen:
             break
         content = np.stack([kinds.content(*c) for c in chosen])

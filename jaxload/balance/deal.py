@@ -19,7 +19,7 @@ from jaxload.balance.rounding import deal_idle, round_deal
 from jaxload.errors import InputError
 
 _GOOD_ENOUGH = 0.002  # Idle share at which no more batch sizes are added.
-_COARSE, _FINE = 1_500, 6_000  # Parts of a budget that costs are rounded to.
+_COARSE, _FINE = 1_500, 20_000  # Parts of a budget that costs are rounded to.
 _PENALTY = 2e-4  # Of a micro-batch, in budgets: prefers one large to two small.
 _REPEATS = 2e-3  # Of a micro-batch that its pattern has already: prefers mixtures.
 _NUM_BUDGETS = 6

@@ -11,7 +11,7 @@ from jaxload.balance.clips import Clips, ShapeRules
 from jaxload.balance.shape import TOKEN_PIXELS, Shape
 
 _MAX_ASPECT = 4.0  # Of candidate shapes.
-_MAX_KINDS = 20_000  # Kinds of clips that are told apart while shapes are chosen.
+_MAX_KINDS = 6_000  # Kinds of clips that are told apart while shapes are chosen.
 SLACK = 1e-9  # Of comparisons between ratios of whole numbers.
 
 

@@ -6,6 +6,7 @@ from jaxload.balance.clips import Clips, ShapeRules
 from jaxload.balance.fitting import best_of_grid, kept_pixels, shared_sizes
 from jaxload.balance.shape import FRAME_STRIDE, Shape
 
+_MAX_STARTS = 60  # Shapes that a choice is begun with, where there are no more.
 _MAX_SIZES = 400  # Candidate sizes, of those that suit the most content.
 
 
@@ -43,8 +44,21 @@ class Kinds:
         self.weight = count * (by_content + share / (best * count.sum()))
 
     def shape(self, level: int, size: int) -> Shape:
+        """A candidate shape."""
         height, width = self.sizes[size]
         return Shape.of_pixels(int(self.frames[level]), int(height), int(width))
+
+    def few_shapes(self) -> list[tuple[int, int]]:
+        """All candidate shapes, if a choice can be begun with each of them."""
+        levels, sizes = len(self.frames), len(self.sizes)
+        if levels * sizes > _MAX_STARTS:
+            return []
+        return [(level, size) for level in range(levels) for size in range(sizes)]
+
+    def worth(self, chosen: list[tuple[int, int]]) -> float:
+        """What some shapes keep together, weighed."""
+        content = [self.content(*c) for c in chosen]
+        return float(np.max(content, axis=0) @ self.weight) if content else 0.0
 
     def content(self, level: int, size: int) -> np.ndarray:
         """What each kind keeps in one shape."""

@@ -19,6 +19,7 @@ from jaxload.balance.pattern import Deal, Pattern, Program
 
 _SLACK = 1e-3  # Share of a budget that a pattern of the rest may be over it.
 _MAX_TRIES = 8
+_SHORT_EPOCH = 48  # Micro-batches.
 
 
 def round_deal(
@@ -43,6 +44,9 @@ def round_deal(
       patterns: With times that are rounded down.
     """
     uses = _uses(programs, len(totals))
+    smallest = [programs[j].batch for j in _smallest(programs, len(totals))]
+    if (totals / smallest).sum() <= _SHORT_EPOCH:
+        patterns = []  # Packing all of it comes closer than rounding.
     patterns, left = _within_totals(patterns, uses, totals)
     rest = _pack(programs, costs, left, room, rigid=bool(patterns))
     for _ in range(_MAX_TRIES):

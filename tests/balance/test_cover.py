@@ -219,7 +219,7 @@ def test_shapes_keep_about_as_much_as_any_choice_of_the_grid():
     rules = ShapeRules(max_pixels=64 * 64, max_frames=9)
     rng = random.Random(0)
     shares = []
-    while len(shares) < 200:
+    while len(shares) < 60:
         counts = {
             (rng.choice([1, 5, 9]), rng.randint(32, 80), rng.randint(32, 80)): (
                 rng.randint(1, 200)
@@ -233,9 +233,7 @@ def test_shapes_keep_about_as_much_as_any_choice_of_the_grid():
         assert (result is None) == (best == 0.0)
         if result is not None:
             shares.append(result.content / best)
-    # One exchange at a time does not always lead to the best.
-    assert min(shares) > 0.9
-    assert np.quantile(shares, 0.02) > 0.95
+    assert min(shares) > 0.95
     assert max(shares) < 1 + 1e-9
 
 

@@ -120,20 +120,19 @@ def best_deal(items, num_bins: int) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    st.lists(st.tuples(st.integers(1, 4), st.floats(0.2, 3.0)), min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(1, 3), st.floats(0.2, 3.0)), min_size=1, max_size=2),
     st.floats(1.0, 2.5),
 )
 def test_a_short_epoch_is_dealt_about_as_well_as_possible(loads, headroom):
     # Batches of one, so that the samples are what is dealt.
-    loads = [(n, cost, 1) for n, cost in loads][: 3 if len(loads) < 3 else 2]
+    loads = [(n, cost, 1) for n, cost in loads]
     budget = headroom * max(cost for _, cost, _ in loads)
     deal = deal_of(loads, max_programs=len(loads), budget=budget)
     items = [cost for n, cost, _ in loads for _ in range(n)]
     seconds = replica_steps(deal, loads)
     best = best_deal(items, deal.num_bins)
     assert seconds.sum() == pytest.approx(sum(items))
-    # Patterns that fill the budget may stay, although others would be lower.
-    assert seconds.max() <= max(1.01 * best, budget * 1.001)
+    assert seconds.max() <= 1.01 * best
 
 
 def test_pairs_that_fill_the_budget_are_found():

@@ -55,7 +55,7 @@ def epoch_members(schedule: Lockstep, start: int, stop: int):
     return counts
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(settings_of_schedules())
 def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
     num_epochs = 3
@@ -71,7 +71,7 @@ def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
         assert set(seen.tolist()) <= {num_epochs - 1, num_epochs}
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(settings_of_schedules())
 def test_agrees_with_a_simulation_that_remembers(options):
     """Streams, groups and epochs kept by hand, one epoch after the other."""

@@ -13,7 +13,7 @@ from jaxload.balance.imbalance import expected_distinct
 from jaxload.balance.packing import partition
 from jaxload.balance.setting import Setting, batches_by_rule, make_mixed
 from jaxload.balance.shape import Shape
-from jaxload.balance.simulation import POLICIES, Played, play
+from jaxload.balance.simulation import POLICIES, Played, _longest_first, play
 from jaxload.errors import InputError
 
 WAN_14B = analytic_cost(ARCHITECTURES["wan2.1-t2v-14b"])
@@ -108,6 +108,12 @@ def test_knapformer_deals_the_sequences_that_equal_token_draws():
     np.testing.assert_allclose(dealt.seconds.sum(axis=1), drawn.seconds.sum(axis=1))
     # Whole sequences: no step is shorter than the dearest of them, nor than the mean.
     assert (dealt.seconds.max(axis=1) <= drawn.seconds.max(axis=1) * (1 + 1e-9)).all()
+
+
+def test_knapformer_deals_the_dearest_sequence_first():
+    # Last, it would go on top of two others.
+    dealt = _longest_first(np.array([3, 1]), np.array([1.0, 3.0]), 2)
+    assert sorted(dealt.tolist()) == [[0, 1], [3, 0]]
 
 
 def test_mixing_is_distinct_shapes_over_those_of_a_random_draw():
