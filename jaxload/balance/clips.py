@@ -154,7 +154,6 @@ class ClipCounter:
         size = height * _MAX_SIZE + width
         full, rest = cut(frames, self._rules)
         longest = self._rules.max_frames
-        # Levels are counted in strides, so that the key stays small.
         self._merge(_key(longest, size[full > 0]), (full * columns.count)[full > 0])
         self._merge(
             _key(level(rest[rest > 0]), size[rest > 0]), columns.count[rest > 0]
@@ -163,23 +162,41 @@ class ClipCounter:
 
     def clips(self) -> Clips:
         """All that was counted."""
-        strides, sizes = np.divmod(self._keys, _MAX_SIZE**2)
-        height, width = np.divmod(sizes, _MAX_SIZE)
-        return Clips(
-            frames=strides * FRAME_STRIDE + 1,
-            height=height,
-            width=width,
-            count=self._counts,
-        )
+        return _unpacked(self._keys, self._counts)
 
     def _merge(self, keys: np.ndarray, counts: np.ndarray) -> None:
-        keys = np.concatenate([self._keys, keys])
-        counts = np.concatenate([self._counts, counts])
-        self._keys, inverse = np.unique(keys, return_inverse=True)
-        # Exact for more samples than a float can count.
-        self._counts = np.zeros(len(self._keys), np.int64)
-        np.add.at(self._counts, inverse, counts)
+        self._keys, self._counts = _added_up(
+            np.concatenate([self._keys, keys]), np.concatenate([self._counts, counts])
+        )
+
+
+def rounded_down(clips: Clips, step: int) -> Clips:
+    """Clips with their sizes rounded down to multiples of `step`, added up."""
+    height, width = (
+        np.maximum(size // step * step, TOKEN_PIXELS)
+        for size in (clips.height, clips.width)
+    )
+    keys = _key(clips.frames, height * _MAX_SIZE + width)
+    return _unpacked(*_added_up(keys, clips.count))
 
 
 def _key(frames: np.ndarray | int, size: np.ndarray) -> np.ndarray:
+    # Frames are counted in strides, so that the key stays small.
     return (frames - 1) // FRAME_STRIDE * _MAX_SIZE**2 + size
+
+
+def _added_up(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Distinct keys, ascending, each with the sum of its counts."""
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    # In integers: exact for more samples than a float can count.
+    total = np.zeros(len(distinct), np.int64)
+    np.add.at(total, inverse, counts)
+    return distinct, total
+
+
+def _unpacked(keys: np.ndarray, counts: np.ndarray) -> Clips:
+    strides, sizes = np.divmod(keys, _MAX_SIZE**2)
+    height, width = np.divmod(sizes, _MAX_SIZE)
+    return Clips(
+        frames=strides * FRAME_STRIDE + 1, height=height, width=width, count=counts
+    )

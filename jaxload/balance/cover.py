@@ -72,19 +72,16 @@ def cover(
     """Chooses at most `max_shapes` shapes, each for at least `min_samples` clips."""
     if not len(clips):
         raise InputError("no sample to plan for: expected at least one usable row")
-    kinds = Kinds(coarsened(clips), rules)
-
-    def covered(sample_weight: float) -> Cover:
-        kinds.weigh_samples(sample_weight)
+    coarse = coarsened(clips)
+    kinds = Kinds(coarse, rules)
+    enough = _ENOUGH_CONTENT * grid_content(coarse, rules)
+    shapes: tuple[Shape, ...] = ()
+    for weight in _SAMPLE_WEIGHTS:
+        kinds.weigh_samples(weight)
         shapes = _choose(kinds, max_shapes, min_samples)
-        return _covered_by(clips, shapes, rules, min_samples)
-
-    *weights, content_alone = _SAMPLE_WEIGHTS
-    for weight in weights:
-        result = covered(weight)
-        if result.kept >= _ENOUGH_CONTENT:
-            return result
-    return covered(content_alone)
+        if shapes and assign(coarse, shapes, rules)[1] @ coarse.count >= enough:
+            break
+    return _covered_by(clips, shapes, rules, min_samples)
 
 
 def cover_exactly(
@@ -246,15 +243,13 @@ def _left_out(
     clips: Clips, without: np.ndarray, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> tuple[LeftOut, ...]:
     """Counts the clips that fit no shape by the first thing that is in the way."""
-    _, height, width = np.array([shape.pixels for shape in shapes]).T
-    scale = np.maximum(
-        height / clips.height[without, None], width / clips.width[without, None]
-    )
-    pixels = kept_pixels(
-        clips.height[without, None], clips.width[without, None], height, width, rules
-    )
-    small = (scale > rules.max_upscale + SLACK).all(axis=1)
-    short = (pixels > 0).any(axis=1)
+    height, width = clips.height[without], clips.width[without]
+    small, short = np.ones(len(height), bool), np.zeros(len(height), bool)
+    for shape in shapes:
+        _, to_height, to_width = shape.pixels
+        scale = np.maximum(to_height / height, to_width / width)
+        small &= scale > rules.max_upscale + SLACK
+        short |= kept_pixels(height, width, to_height, to_width, rules) > 0
     reason = np.where(small, TOO_SMALL, np.where(short, TOO_SHORT, ASPECT))
     rows = np.flatnonzero(without)
     result = []

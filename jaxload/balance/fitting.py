@@ -7,11 +7,12 @@ growing too much and cropped without losing too much (`ShapeRules`).
 
 import numpy as np
 
-from jaxload.balance.clips import Clips, ShapeRules
+from jaxload.balance.clips import Clips, ShapeRules, rounded_down
 from jaxload.balance.shape import TOKEN_PIXELS, Shape
 
 _MAX_ASPECT = 4.0  # Of candidate shapes.
 _MAX_KINDS = 6_000  # Kinds of clips that are told apart while shapes are chosen.
+_CHUNK = 1 << 16  # Kinds that are looked at together: they stay in the cache.
 SLACK = 1e-9  # Of comparisons between ratios of whole numbers.
 
 
@@ -19,15 +20,19 @@ def assign(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> tuple[np.ndarray, np.ndarray]:
     """The shape that each kind of clip goes to, -1 for none, and what it keeps."""
-    place = np.full(len(clips), -1)
+    place = np.full(len(clips), -1, np.int32)
     best = np.zeros(len(clips))
     # Shapes come by ascending tokens: of equals the first, with the fewest, stays.
-    for index, shape in enumerate(shapes):
-        frames, height, width = shape.pixels
-        kept = frames * kept_pixels(clips.height, clips.width, height, width, rules)
-        kept = np.where(clips.frames >= frames, kept, 0.0)
-        better = kept > best * (1 + SLACK)
-        place[better], best[better] = index, kept[better]
+    for start in range(0, len(clips), _CHUNK):
+        those = slice(start, start + _CHUNK)
+        for index, shape in enumerate(shapes):
+            frames, height, width = shape.pixels
+            kept = frames * kept_pixels(
+                clips.height[those], clips.width[those], height, width, rules
+            )
+            kept[clips.frames[those] < frames] = 0.0
+            better = kept > best[those] * (1 + SLACK)
+            place[those][better], best[those][better] = index, kept[better]
     return place, best
 
 
@@ -54,17 +59,7 @@ def coarsened(clips: Clips) -> Clips:
     step = 1
     while len(clips) > _MAX_KINDS:
         step *= 2
-        sizes = np.stack(
-            [
-                clips.frames,
-                np.maximum(clips.height // step * step, TOKEN_PIXELS),
-                np.maximum(clips.width // step * step, TOKEN_PIXELS),
-            ]
-        )
-        (frames, height, width), inverse = np.unique(sizes, axis=1, return_inverse=True)
-        count = np.zeros(len(frames), np.int64)
-        np.add.at(count, inverse.ravel(), clips.count)
-        clips = Clips(frames=frames, height=height, width=width, count=count)
+        clips = rounded_down(clips, step)
     return clips
 
 
