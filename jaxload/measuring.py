@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from jaxload.balance.bucket import Bucket
 from jaxload.balance.cost import CostModel
 from jaxload.balance.fit import fit_costs
 from jaxload.balance.memory import MemoryModel
@@ -55,24 +54,36 @@ def confirmed_plan(
 ) -> Plan:
     """Plans by compiled memory, and compiles every bucket to confirm its bytes.
 
-    A bucket that takes more than its line said, and more than there is, gets a smaller
-    batch, and the plan is made again.
+    A bucket that takes more than its line said, and more than there is, has its line
+    drawn through what was found, and the plan is made again.
     """
     budget, mesh = config.balance.max_bytes, replica_mesh()
-    least: dict[Shape, int] = {}
+    found: dict[tuple[Shape, int], int] = {}
+    limits: dict[Shape, int] = {}
     for _ in range(_MAX_CONFIRMATIONS):
-        plan = make(_byte_limit(model, budget, config.balance.max_tokens, least))
-        confirmed: list[Bucket] = []
-        with phase(console, "confirming memory", len(plan.buckets)) as advance:
-            for bucket in plan.buckets:
-                line = model.line(bucket.shape)
-                _, found = confirm(config, bucket.shape, bucket.batch, mesh, line)
-                confirmed.append(dataclasses.replace(bucket, num_bytes=found))
+        plan = make(_byte_limit(model, budget, config.balance.max_tokens, limits))
+        new = {(b.shape, b.batch) for b in plan.buckets} - set(found)
+        with phase(console, "confirming memory", len(new)) as advance:
+            for shape, batch in sorted(new):
+                line = model.line(shape)
+                _, found[shape, batch] = confirm(config, shape, batch, mesh, line)
                 advance()
+        confirmed = tuple(
+            dataclasses.replace(
+                b,
+                num_bytes=found[b.shape, b.batch],
+                over_budget=b.over_budget or found[b.shape, b.batch] > budget,
+            )
+            for b in plan.buckets
+        )
         over = [b for b in confirmed if b.num_bytes > budget and b.batch > 1]
         if not over:
-            return dataclasses.replace(plan, buckets=tuple(confirmed))
-        least |= {b.shape: b.batch - 1 for b in over}
+            return dataclasses.replace(plan, buckets=confirmed)
+        for bucket in over:
+            fixed = model.line(bucket.shape).fixed
+            share = (budget - fixed) / (bucket.num_bytes - fixed)
+            fits = max(1, min(bucket.batch - 1, int(bucket.batch * share)))
+            limits[bucket.shape] = min(limits.get(bucket.shape, fits), fits)
     raise InputError(
         f"balance.max_bytes={budget}: no batch sizes found that stay below it in "
         f"{_MAX_CONFIRMATIONS} rounds of compiling; raise it, or use remat"
@@ -80,11 +91,11 @@ def confirmed_plan(
 
 
 def _byte_limit(
-    model: MemoryModel, budget: int, max_tokens: int, least: dict[Shape, int]
+    model: MemoryModel, budget: int, max_tokens: int, limits: dict[Shape, int]
 ) -> MemoryLimit:
     def max_batch(shape: Shape) -> int:
         fits = min(model.max_batch(shape, budget), max_tokens // shape.tokens)
-        return min(fits, least.get(shape, fits))
+        return min(fits, limits.get(shape, fits))
 
     return MemoryLimit(
         max_batch=max_batch,

@@ -19,7 +19,7 @@ def print_plan(plan: Plan, console: Console) -> None:
     table = Table(title=title, box=None)
     columns = ["shape", "pixels", "tokens", "batch", plan.cost_model.unit]
     with_bytes = any(bucket.num_bytes for bucket in plan.buckets)
-    columns += ["bytes"] if with_bytes else ["tokens x batch"]
+    columns += ["bytes"] if with_bytes else ["in memory"]
     for name in (*columns, "samples", "work"):
         table.add_column(name, justify="right")
     table.add_column("")

@@ -13,7 +13,13 @@ from jaxload.balance.cost import Architecture, CostModel, analytic_cost
 from jaxload.balance.cover import Cover, cover, cover_exactly
 from jaxload.balance.fit import CostFit
 from jaxload.balance.plan import Plan
-from jaxload.balance.setting import Setting, batches_by_rule, deal_buckets, deal_of
+from jaxload.balance.setting import (
+    Setting,
+    batches_by_rule,
+    can_lockstep,
+    deal_buckets,
+    deal_of,
+)
 from jaxload.balance.shape import Shape
 from jaxload.balance.simulation import POLICIES, play
 from jaxload.config import Config
@@ -113,7 +119,7 @@ def make_plan(
         buckets, budget = deal_buckets(deal, setting), deal.budget
         how = "by the deal, that all replicas of a step finish together"
     else:
-        catalogue = batches_by_rule(setting, config.rule)
+        catalogue = batches_by_rule(setting, config.rule, together=True)
         buckets, budget = catalogue.buckets, catalogue.budget
         how = f"by the rule {config.rule}"
         if catalogue.exponent:
@@ -147,6 +153,8 @@ def predicted_idle(setting: Setting, plan: Plan) -> dict[str, float]:
     """What each policy would idle, by playing some steps of it."""
     shares = {}
     for policy in POLICIES:
+        if policy == "lockstep" and not can_lockstep(setting):
+            continue
         schedule = None
         if policy == plan.config.policy == "mixed":  # It takes a while to make.
             schedule = plan.mixed_schedule(setting.seed)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from jaxload.simulation_report import draw_simulation, print_simulation, to_dict
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     args = _parser().parse_args(argv)
-    if not args.flops_per_second > 0:
+    if not 0 < args.flops_per_second < math.inf:
         raise InputError(
             f"--flops-per-second {args.flops_per_second}: expected more than 0"
         )
@@ -31,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     question = Question(
         workload=args.workload,
         model=args.model,
+        remat=args.remat,
         costs=args.costs,
         num_replicas=args.replicas,
         accumulate=args.accumulate,
@@ -79,9 +81,16 @@ def _parser() -> argparse.ArgumentParser:
         choices=tuple(ARCHITECTURES),
         help="whose matmuls are the cost (default: %(default)s)",
     )
+    add("--remat", action="store_true", help="each block's forward pass runs twice")
     add("--costs", type=Path, metavar="FIT", help="a fit of jaxload.calibrate instead")
     add("--replicas", type=int, default=16, metavar="R", help="(default: 16)")
-    add("--accumulate", type=int, default=1, metavar="A", help="budgets a step")
+    add(
+        "--accumulate",
+        type=int,
+        default=1,
+        metavar="A",
+        help="compute budgets that each replica gets in a step (default: 1)",
+    )
     add(
         "--memory-headroom",
         type=float,
@@ -89,10 +98,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="H",
         help="tokens that fit into memory, in longest shapes (default: 2)",
     )
-    add("--policies", nargs="+", default=list(POLICIES), metavar="POLICY")
+    add(
+        "--policies",
+        nargs="+",
+        default=list(POLICIES),
+        metavar="POLICY",
+        help=f"some of {', '.join(POLICIES)} (default: all)",
+    )
     add("--max-buckets", type=int, default=32, metavar="N", help="shapes (default: 32)")
     add("--steps", type=int, default=200, metavar="N", help="to play (default: 200)")
-    add("--seed", type=int, default=0)
+    add("--seed", type=int, default=0, help="of random draws and sample order")
     add(
         "--flops-per-second",
         type=float,
@@ -108,8 +123,8 @@ def _parser() -> argparse.ArgumentParser:
         "--schedule-out",
         type=Path,
         metavar="FILE",
-        help="write what each replica runs at each step of the mixed policy (or the "
-        "last of --policies that has a schedule), one JSON object a line",
+        help="write what each replica runs at each step, one JSON object a line: of "
+        "the mixed policy, or of lockstep if --policies has no mixed",
     )
     return parser
 

@@ -13,7 +13,7 @@ from jaxload.balance.clips import ShapeRules
 from jaxload.balance.cost import CostModel, analytic_cost, find_architecture
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.schedule import Lockstep
-from jaxload.balance.setting import Setting
+from jaxload.balance.setting import Setting, can_lockstep
 from jaxload.balance.simulation import POLICIES, Played, make_schedule, play
 from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
@@ -31,6 +31,7 @@ class Question:
 
     workload: Path
     model: str
+    remat: bool
     costs: Path | None
     num_replicas: int
     accumulate: int
@@ -43,9 +44,11 @@ class Question:
     rules: ShapeRules
 
     def __post_init__(self):
-        for name in ("accumulate", "num_steps", "num_replicas"):
+        if self.seed < 0:
+            raise InputError(f"--seed {self.seed}: expected 0 or more")
+        for name in ("accumulate", "num_steps", "num_replicas", "max_buckets"):
             if getattr(self, name) < 1:
-                option = name.removeprefix("num_")
+                option = name.removeprefix("num_").replace("_", "-")
                 raise InputError(
                     f"--{option} {getattr(self, name)}: expected 1 or more"
                 )
@@ -66,10 +69,17 @@ def simulate(
 ) -> tuple[Setting, list[Played]]:
     """Chooses shapes, plays every policy and writes the schedule if asked to."""
     writer = _scheduled_policy(question, schedule_out)
-    setting = make_setting(question, console)
+    setting = read_setting(question, console)
+    policies = question.policies
+    if not can_lockstep(setting) and policies != ("lockstep",):
+        policies = tuple(p for p in policies if p != "lockstep")
+        console.print(
+            f"lockstep is left out: no shape has {setting.num_replicas} samples",
+            highlight=False,
+        )
     played, schedules = [], {}
-    with phase(console, "simulating", len(question.policies)) as advance:
-        for policy in question.policies:
+    with phase(console, "simulating", len(policies)) as advance:
+        for policy in policies:
             if policy in _WITH_SCHEDULE:
                 schedules[policy] = make_schedule(policy, setting)
             played.append(
@@ -86,7 +96,7 @@ def simulate(
     return setting, played
 
 
-def make_setting(question: Question, console: Console) -> Setting:
+def read_setting(question: Question, console: Console) -> Setting:
     """Reads the workload and chooses its shapes."""
     if is_prepared(question.workload):
         raise InputError(
@@ -121,7 +131,7 @@ def make_setting(question: Question, console: Console) -> Setting:
 def _cost_model(question: Question) -> CostModel:
     if question.costs is not None:
         return read_fit(question.costs).cost
-    return analytic_cost(find_architecture(question.model))
+    return analytic_cost(find_architecture(question.model), remat=question.remat)
 
 
 def _scheduled_policy(question: Question, schedule_out: Path | None) -> str | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from rich.table import Table
 
@@ -57,7 +58,8 @@ def _figures(played: Played, setting: Setting, flops_per_second: float) -> dict:
         "max_memory_share": float(played.memory.max()),
         "distinct_shapes_per_step": played.distinct,
         "mixing": played.mixing,
-        "num_compiles": len(played.buckets),
+        "num_compiles": played.num_compiles,
+        "carried_samples": played.carried,
         "steps": len(played.seconds),
         "seconds_per_step": seconds / len(played.seconds),
         "note": played.note,
@@ -96,6 +98,10 @@ def _say(console: Console, text: str) -> None:
     console.print(text, highlight=False, soft_wrap=True)
 
 
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
 def _percent(name: str, digits: int = 2) -> Callable[[dict], str]:
     return lambda figures: f"{100 * figures[name]:.{digits}f}%"
 
@@ -112,7 +118,8 @@ _ROWS: dict[str, Callable[[dict], str]] = {
     "memory used, mean": _percent("memory_share", 0),
     "memory used, most": _percent("max_memory_share", 0),
     "mixing, of a random draw": lambda f: f"{f['mixing']:.2f}",
-    "compiles": lambda f: str(f["num_compiles"]),
+    "compiles": lambda f: _number(f["num_compiles"]),
+    "samples carried to epoch 2": lambda f: _number(f["carried_samples"]),
 }
 
 
@@ -127,10 +134,12 @@ def draw_simulation(played: Sequence[Played], title: str, path: Path) -> None:
             label=f"{p.policy}  {mean:.2f}%",
             color=_COLOURS[p.policy],
             linewidth=1.2,
+            alpha=0.85,
         )
     axes.set(xlabel="step", ylabel="idle share of the replicas, %", title=title)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.01)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside right upper", frameon=False)
     figure.savefig(path, dpi=110)

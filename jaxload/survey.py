@@ -21,7 +21,12 @@ from jaxload.balance.cover import LeftOut
 from jaxload.balance.fitting import assign
 from jaxload.balance.shape import Shape
 from jaxload.data.workload import Rows, read_rows
-from jaxload.data.workload_ids import check_ids, row_labels
+from jaxload.data.workload_ids import (
+    MAX_CHECKED_IDS,
+    IdCheck,
+    check_ids,
+    row_labels,
+)
 from jaxload.errors import InputError
 from jaxload.progress import count_rows
 
@@ -37,15 +42,14 @@ class Survey:
     bad: tuple[LeftOut, ...]
     """Rows that make no sense, if there are any."""
 
-    ids_checked: bool
-    """Whether it is known that no id stands twice."""
-
 
 def survey_manifest(
     path: Path, rules: ShapeRules, *, max_bad_share: float, console: Console
 ) -> Survey:
     """Counts the clips of a manifest; refuses one with too many bad rows."""
-    checked = check_ids(path)
+    if not 0.0 <= max_bad_share <= 1.0:
+        raise InputError(f"--max-bad-share {max_bad_share}: expected 0.0 to 1.0")
+    _say_if_unchecked(check_ids(path), console)
     counter = ClipCounter(rules)
     num_rows = num_bad = 0
     examples: list[tuple[int, str]] = []
@@ -72,8 +76,17 @@ def survey_manifest(
         clips=counter.clips(),
         num_rows=num_rows,
         bad=(left_out,) if num_bad else (),
-        ids_checked=checked.checked,
     )
+
+
+def _say_if_unchecked(check: IdCheck, console: Console) -> None:
+    if not check.checked and check.num_rows > MAX_CHECKED_IDS:
+        console.print(
+            f"ids are not checked for duplicates: {check.num_rows:,} rows or more",
+            highlight=False,
+        )
+    if check.num_missing:
+        console.print(f"{check.num_missing:,} rows have no id", highlight=False)
 
 
 def sample_ids(
@@ -86,6 +99,11 @@ def sample_ids(
     """
     ids: list[list[str]] = [[] for _ in shapes]
     for rows in read_rows(path, with_ids=True):
+        if rows.ids is None:
+            raise InputError(
+                f"{path}: a histogram has no ids, of which a schedule is made; give "
+                "the manifest itself"
+            )
         for name, start, place in _placed_clips(rows, rules, shapes):
             ids[place].append(name if start is None else f"{name}@{start}")
     return ids
@@ -109,7 +127,8 @@ def _placed_clips(
     rest_place, _ = assign(
         Clips(frames=level(np.maximum(rest, 1)), **size), shapes, rules
     )
-    names = rows.ids.to_pylist() if rows.ids is not None else [""] * len(rows)
+    assert rows.ids is not None
+    names = rows.ids.to_pylist()
     for i in np.flatnonzero(good).tolist():
         several = full[i] + (rest[i] > 0) > 1
         starts = range(0, int(full[i]) * rules.max_frames, rules.max_frames)
@@ -123,11 +142,13 @@ def _placed_clips(
 
 
 def _columns(rows: Rows) -> Columns:
+    # NaN stands for the model's rate, and so not for a cell that could not be read.
+    fps = rows.fps if rows.at_model_rate else np.nan_to_num(rows.fps, nan=-1.0)
     return Columns(
         num_frames=rows.num_frames,
         height=rows.height,
         width=rows.width,
-        fps=rows.fps,
+        fps=fps,
         count=rows.count,
     )
 

@@ -158,6 +158,9 @@ def test_drawn_workloads_are_the_same_each_time():
         (("--policies", "best"), r"--policies best: expected some of equal-token"),
         (("--replicas", 100_000), r"samples for 100000 replicas: expected at least"),
         (("--costs", "none.json"), r"fit none.json: cannot be read"),
+        (("--seed", -1), r"--seed -1: expected 0 or more"),
+        (("--max-buckets", 0), r"--max-buckets 0: expected 1 or more"),
+        (("--flops-per-second", "inf"), r"--flops-per-second inf: expected more"),
     ],
 )
 def test_bad_arguments_are_one_line(workload: Path, arguments, message):
@@ -188,3 +191,19 @@ def test_bad_workloads_are_one_line(tmp_path: Path, text, message):
     with pytest.raises(InputError, match=message) as error:
         run("--workload", path, "--replicas", 1)
     assert "\n" not in str(error.value)
+
+
+def test_a_histogram_has_no_schedule_to_write(tmp_path: Path):
+    path = tmp_path / "h.csv"
+    path.write_text("num_frames,height,width,count\n81,480,832,500\n")
+    with pytest.raises(InputError, match="a histogram has no ids"):
+        run("--workload", path, "--schedule-out", tmp_path / "s.jsonl", "--steps", 1)
+
+
+def test_lockstep_is_left_out_where_no_shape_has_a_sample_for_each(
+    workload: Path, capsys
+):
+    arguments = ("--replicas", 390, "--steps", 2, "--policies", "dual", "lockstep")
+    assert run("--workload", workload, *arguments) == 0
+    printed = capsys.readouterr().out
+    assert "lockstep is left out: no shape has 390 samples" in printed

@@ -64,3 +64,24 @@ def test_ids_name_each_clip_of_each_shape_once(tmp_path: Path):
 def test_duplicate_ids_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="'a'"):
         survey(tmp_path / "m.csv", HEADER + "a,1,480,832,0\na,1,480,832,0\n")
+
+
+def test_a_rate_that_cannot_be_read_is_a_bad_row(tmp_path: Path):
+    rows = "a,81,480,832,16\nb,81,480,832,\nc,81,480,832,abc\n"
+    found = survey(tmp_path / "m.csv", HEADER + rows, max_bad_share=0.9)
+    assert found.bad[0].count == 2
+    rows = "81,480,832,7\n"  # A histogram has the model's rate.
+    found = survey(tmp_path / "h.csv", "num_frames,height,width,count\n" + rows)
+    assert (found.bad, found.clips.count.tolist()) == ((), [7])
+
+
+@pytest.mark.parametrize("share", [-1.0, 2.0, float("nan")])
+def test_a_share_that_is_none_is_refused(tmp_path: Path, share):
+    with pytest.raises(InputError, match=r"--max-bad-share .*expected 0.0 to 1.0"):
+        survey(tmp_path / "m.csv", HEADER + "a,1,480,832,0\n", max_bad_share=share)
+
+
+def test_more_clips_than_can_be_counted_are_refused(tmp_path: Path):
+    text = "num_frames,height,width,count\n1000000,480,832,9000000000000000\n"
+    with pytest.raises(InputError, match="expected at most 1e"):
+        survey(tmp_path / "h.csv", text)

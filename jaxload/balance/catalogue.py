@@ -93,8 +93,12 @@ def choose_batches(
     cost_model: CostModel,
     max_batch: MaxBatch,
     num_replicas: int,
+    together: bool = True,
 ) -> Catalogue:
-    """Gives each shape the largest batch that both budgets allow, and at least 1."""
+    """Gives each shape the largest batch that both budgets allow, and at least 1.
+
+    If replicas run a shape `together`, there is a micro-batch for each of them.
+    """
     tokens = np.array([shape.tokens for shape in shapes])
     memory = np.array([max_batch(shape) for shape in shapes])
     check_memory(shapes, memory, config)
@@ -102,8 +106,7 @@ def choose_batches(
     if config.rule == "dual":
         exponent = config.exponent or max(1.0, cost_model.exponent(tokens))
     price = _price(config.rule, cost_model, exponent)
-    # A micro-batch for each replica, even of a rare shape.
-    available = np.maximum(1, np.array(num_samples) // num_replicas)
+    available = np.array(num_samples) // (num_replicas if together else 1)
     limit = np.maximum(1, np.minimum(memory, available))
     if config.rule == "equal-token":
         budget, batch = 0.0, limit
@@ -133,6 +136,8 @@ def choose_batches(
         )
         for i, shape in enumerate(shapes)
     )
+    if config.rule == "dual-cost":
+        budget += cost_model.fixed  # Paid once, whatever the batch.
     return Catalogue(buckets=buckets, budget=budget, exponent=exponent)
 
 

@@ -16,6 +16,7 @@ from jaxload.errors import InputError
 BAD_METADATA = "bad metadata"
 _MAX_SIZE = 1 << 16  # Of frames' heights and widths: three keys fit in 64 bits.
 _MAX_FPS = 240.0
+_MAX_COUNT = 1e17  # Clips of one row: far below what 64 bits count.
 _MAX_NUM_FRAMES = 1 << 31
 
 
@@ -153,6 +154,14 @@ class ClipCounter:
         )
         size = height * _MAX_SIZE + width
         full, rest = cut(frames, self._rules)
+        if (
+            float(full.max(initial=0)) * float(columns.count.max(initial=0))
+            > _MAX_COUNT
+        ):
+            raise InputError(
+                f"{columns.count.max():,} samples of one kind, cut into "
+                f"{full.max():,} clips each: expected at most {_MAX_COUNT:.0e} clips"
+            )
         longest = self._rules.max_frames
         self._merge(_key(longest, size[full > 0]), (full * columns.count)[full > 0])
         self._merge(

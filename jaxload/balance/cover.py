@@ -26,15 +26,18 @@ from jaxload.balance.kinds import Kinds
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 
-TOO_SHORT = "too short"
-TOO_SMALL = "too small"
-ASPECT = "aspect"
+TOO_SHORT = "too short for the shapes of its size"
+TOO_SMALL = "too small for every shape"
+ASPECT = "aspect that no shape has"
 
 _MAX_EXCHANGES = 32
 _MAX_GIVEN_UP = 4  # Shapes, of those that are missed least, that an exchange tries.
-_MAX_ROUNDS = 8  # Of replacing shapes that too few samples go to.
+_MAX_ADDITIONS = 200  # Shapes that are tried where each needs many samples.
+Choice = tuple[int, int]
+"""A candidate shape: the index of its frames, and of its size."""
+
 _SAMPLE_WEIGHTS = (0.5, 0.2, 0.05, 0.0)
-_ENOUGH_CONTENT = 0.965  # Of the grid's; what is above may be given up for samples.
+_ENOUGH_CONTENT = 0.96  # Of the grid's; what is above may be given up for samples.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,52 +155,49 @@ def _covered_by(
             )
         shapes = shapes[:fewest] + shapes[fewest + 1 :]
     raise InputError(
-        f"no shape has {min_samples} samples, one for each replica, among "
-        f"{int(clips.count.sum())} clips; use fewer replicas, or more data"
+        f"no shape has {min_samples} samples or more, among {int(clips.count.sum())} "
+        "clips; use fewer replicas, or more data"
     )
 
 
 def _choose(kinds: Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ...]:
     """Greedy choice, improved by exchanges; by ascending tokens."""
-    banned: set[tuple[int, int]] = set()
-    chosen: list[tuple[int, int]] = []
-    for _ in range(_MAX_ROUNDS):
-        starts = [chosen, *([c] for c in kinds.few_shapes() if c not in banned)]
-        chosen = max(
-            (
-                _exchange(kinds, _grow(kinds, start, max_shapes, banned), banned)
-                for start in starts
-            ),
-            key=kinds.worth,
-        )
-        if not chosen:
-            break
-        content = np.stack([kinds.content(*c) for c in chosen])
-        taken = content.max(axis=0) > 0
-        place, count = content.argmax(axis=0)[taken], kinds.clips.count[taken]
-        samples = np.bincount(place, count, len(chosen))
-        rare = {c for c, n in zip(chosen, samples, strict=True) if n < min_samples}
-        if not rare:
-            break
-        banned |= rare
-        chosen = [c for c in chosen if c not in rare]
+    starts = [[], *([c] for c in kinds.few_shapes())]
+    options = (_exchange(kinds, _grow(kinds, s, max_shapes)) for s in starts)
+    chosen = max(options, key=kinds.worth)
+    if chosen and kinds.samples(chosen).min() < min_samples:
+        chosen = _with_enough(kinds, chosen, max_shapes, min_samples)
     shapes = (kinds.shape(*c) for c in chosen)
     return tuple(sorted(shapes, key=lambda shape: (shape.tokens, shape)))
 
 
-def _grow(
-    kinds: Kinds,
-    chosen: list[tuple[int, int]],
-    max_shapes: int,
-    banned: set[tuple[int, int]],
-) -> list[tuple[int, int]]:
+def _with_enough(
+    kinds: Kinds, chosen: list[Choice], max_shapes: int, min_samples: int
+) -> list[Choice]:
+    """Gives up shapes for too few samples, then adds such as leave enough to all."""
+    chosen = list(chosen)
+    while chosen and (samples := kinds.samples(chosen)).min() < min_samples:
+        # What the smallest had goes to the others, which may save the next smallest.
+        del chosen[int(samples.argmin())]
+    while len(chosen) < max_shapes:
+        gains = kinds.gains(_kept(kinds, chosen))
+        order = np.argsort(-gains, axis=None, kind="stable")[:_MAX_ADDITIONS]
+        for level, size in zip(*np.unravel_index(order, gains.shape), strict=True):
+            more = [*chosen, (int(level), int(size))]
+            if gains[level, size] > 0 and kinds.samples(more).min() >= min_samples:
+                chosen = more
+                break
+        else:
+            break
+    return chosen
+
+
+def _grow(kinds: Kinds, chosen: list[Choice], max_shapes: int) -> list[Choice]:
     """Adds the shape that helps most until there are enough or none helps."""
     chosen = list(chosen)
-    kept = np.zeros(len(kinds.clips))
-    for c in chosen:
-        kept = np.maximum(kept, kinds.content(*c))
+    kept = _kept(kinds, chosen)
     while len(chosen) < max_shapes:
-        best, gain = _best_addition(kinds, kept, banned)
+        best, gain = _best_addition(kinds, kept)
         if gain <= 0:
             break
         chosen.append(best)
@@ -205,21 +205,23 @@ def _grow(
     return chosen
 
 
-def _best_addition(
-    kinds: Kinds, kept: np.ndarray, banned: set[tuple[int, int]]
-) -> tuple[tuple[int, int], float]:
+def _kept(kinds: Kinds, chosen: list[Choice]) -> np.ndarray:
+    """What each kind keeps in the best of some shapes."""
+    kept = np.zeros(len(kinds.clips))
+    for c in chosen:
+        kept = np.maximum(kept, kinds.content(*c))
+    return kept
+
+
+def _best_addition(kinds: Kinds, kept: np.ndarray) -> tuple[Choice, float]:
     gains = kinds.gains(kept)
     if not gains.size:  # No clip fits any shape.
         return (0, 0), 0.0
-    for level, size in banned:
-        gains[level, size] = 0.0
     level, size = np.unravel_index(gains.argmax(), gains.shape)
     return (int(level), int(size)), float(gains[level, size])
 
 
-def _exchange(
-    kinds: Kinds, chosen: list[tuple[int, int]], banned: set[tuple[int, int]]
-) -> list[tuple[int, int]]:
+def _exchange(kinds: Kinds, chosen: list[Choice]) -> list[Choice]:
     """Gives up one of the shapes that are missed least for a better one, repeatedly."""
     chosen = list(chosen)
     for _ in range(_MAX_EXCHANGES if chosen else 0):
@@ -230,7 +232,7 @@ def _exchange(
         losses = np.bincount(place, (top[1] - top[0]) * kinds.weight, len(chosen))
         for out in np.argsort(losses, kind="stable")[:_MAX_GIVEN_UP].tolist():
             kept = np.where(place == out, top[0], top[1])
-            best, gain = _best_addition(kinds, kept, banned)
+            best, gain = _best_addition(kinds, kept)
             if gain > losses[out] * (1 + 1e-6):
                 chosen[out] = best
                 break

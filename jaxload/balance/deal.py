@@ -19,6 +19,7 @@ from jaxload.balance.rounding import deal_idle, round_deal
 from jaxload.errors import InputError
 
 _GOOD_ENOUGH = 0.002  # Idle share at which no more batch sizes are added.
+_TOO_MUCH = 0.02  # Idle share at which budgets beyond the memory are tried.
 _COARSE, _FINE = 1_500, 20_000  # Parts of a budget that costs are rounded to.
 _PENALTY = 2e-4  # Of a micro-batch, in budgets: prefers one large to two small.
 _REPEATS = 2e-3  # Of a micro-batch that its pattern has already: prefers mixtures.
@@ -69,23 +70,21 @@ def make_deal(
     # Whole micro-batches of few samples leave gaps; batches that divide them, fewer.
     for even in (False, True):
         solver = _Solver(loads, fixed, accumulate, num_replicas, even)
-        deals.append(_deal(solver, len(loads), max_programs, budget))
+        deals.append(_deal(solver, max_programs, budget))
         if solver.idle(deals[-1]) <= _GOOD_ENOUGH:
             break
     return min(deals, key=solver.idle)
 
 
-def _deal(solver: "_Solver", num_shapes: int, max_programs: int, budget: float) -> Deal:
+def _deal(solver: "_Solver", max_programs: int, budget: float) -> Deal:
     """The best deal with one program for each shape or, if it idles, some more."""
-    budgets = [budget] if budget else solver.budgets()
-    options = [solver.solve(b, solver.largest(b), _COARSE) for b in budgets]
-    best = min(options, key=_preference)
-    if best.idle > _GOOD_ENOUGH and max_programs > num_shapes:
-        likely = sorted(options, key=_preference)[:_NUM_REFINED]
-        options = [
-            solver.solve(o.budget, solver.ladder(o.budget), _COARSE) for o in likely
-        ]
-        best = solver.fewer_programs(min(options, key=_preference), max_programs)
+    most = solver.most_at_once()
+    best = solver.best_of([budget] if budget else solver.budgets(most), max_programs)
+    if best.idle > _TOO_MUCH and not budget:
+        # Two shapes of unlike cost, of which memory holds one or two: more together
+        # come closer to each other.
+        larger = [b for b in solver.budgets(2 * most) if b > most]
+        best = min(best, solver.best_of(larger, max_programs), key=_preference)
     return solver.rounded(solver.solve(best.budget, best.programs, _FINE, best))
 
 
@@ -130,14 +129,29 @@ class _Solver:
         self._accumulate = accumulate
         self._totals = np.array([load.num_samples for load in loads])
 
-    def budgets(self) -> list[float]:
-        """Budgets to try: from the dearest sample to what fits into memory at once.
+    def most_at_once(self) -> float:
+        """Cost of the dearest micro-batch that fits into memory."""
+        return max(self._cost(load, load.max_batch) for load in self._loads)
+
+    def best_of(self, budgets: list[float], max_programs: int) -> _Relaxed:
+        """The best with one program for each shape or, if it idles, some more."""
+        options = [self.solve(b, self.largest(b), _COARSE) for b in budgets]
+        best = min(options, key=_preference)
+        if best.idle > _GOOD_ENOUGH and max_programs > len(self._loads):
+            likely = sorted(options, key=_preference)[:_NUM_REFINED]
+            options = [
+                self.solve(o.budget, self.ladder(o.budget), _COARSE) for o in likely
+            ]
+            best = self.fewer_programs(min(options, key=_preference), max_programs)
+        return best
+
+    def budgets(self, most: float) -> list[float]:
+        """Budgets to try, from the dearest sample on.
 
         Multiples of what the shapes with the most work cost fill replica-steps without
         any help, so they are tried besides an even spread.
         """
         least = self._fixed + max(load.cost for load in self._loads)
-        most = max(self._cost(load, load.max_batch) for load in self._loads)
         tried = np.linspace(least, most, _NUM_BUDGETS).tolist()
         by_work = sorted(self._loads, key=lambda x: -x.num_samples * x.cost)
         for load in by_work[:2]:

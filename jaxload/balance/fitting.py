@@ -2,7 +2,9 @@
 
 Content is pixels times frames that survive resizing, cropping and cutting. A clip fits
 a shape that has no more frames than it has, to which its frames can be scaled without
-growing too much and cropped without losing too much (`ShapeRules`).
+growing too much and cropped without losing too much (`ShapeRules`). Where it has a
+choice, pixels that would be made up by growing count against a shape: they cost as much
+to train on as others, and show nothing.
 """
 
 import numpy as np
@@ -13,6 +15,7 @@ from jaxload.balance.shape import TOKEN_PIXELS, Shape
 _MAX_ASPECT = 4.0  # Of candidate shapes.
 _MAX_KINDS = 6_000  # Kinds of clips that are told apart while shapes are chosen.
 _CHUNK = 1 << 16  # Kinds that are looked at together: they stay in the cache.
+_MADE_UP = 0.1  # Of a pixel's worth, for each that is made up.
 SLACK = 1e-9  # Of comparisons between ratios of whole numbers.
 
 
@@ -21,7 +24,7 @@ def assign(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The shape that each kind of clip goes to, -1 for none, and what it keeps."""
     place = np.full(len(clips), -1, np.int32)
-    best = np.zeros(len(clips))
+    best, content = np.zeros(len(clips)), np.zeros(len(clips))
     # Shapes come by ascending tokens: of equals the first, with the fewest, stays.
     for start in range(0, len(clips), _CHUNK):
         those = slice(start, start + _CHUNK)
@@ -31,9 +34,11 @@ def assign(
                 clips.height[those], clips.width[those], height, width, rules
             )
             kept[clips.frames[those] < frames] = 0.0
-            better = kept > best[those] * (1 + SLACK)
-            place[those][better], best[those][better] = index, kept[better]
-    return place, best
+            score = worth(kept, frames * height * width)
+            better = score > best[those] * (1 + SLACK)
+            place[those][better], best[those][better] = index, score[better]
+            content[those][better] = kept[better]
+    return place, content
 
 
 def kept_pixels(
@@ -52,6 +57,11 @@ def kept_pixels(
     )
     # Pixels that are made up do not count.
     return np.where(fits, to_height * to_width / np.maximum(1.0, scale) ** 2, 0.0)
+
+
+def worth(kept: np.ndarray, size: np.ndarray | int) -> np.ndarray:
+    """What is kept, less something for what is made up to fill a size."""
+    return np.where(kept > 0, kept - _MADE_UP * (size - kept), 0.0)
 
 
 def coarsened(clips: Clips) -> Clips:
@@ -76,7 +86,7 @@ def _grid_sizes(rules: ShapeRules) -> tuple[np.ndarray, np.ndarray]:
 def best_of_grid(
     clips: Clips, rules: ShapeRules
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each size of clips: which, the pixels that the grid keeps, and where."""
+    """For each size of clips: which, what the grid keeps at most, and where it goes."""
     grid_height, grid_width = _grid_sizes(rules)
     sizes, inverse = np.unique(
         np.stack([clips.height, clips.width]), axis=1, return_inverse=True
@@ -87,7 +97,8 @@ def best_of_grid(
     for start in range(0, sizes.shape[1], rows):
         height, width = sizes[:, start : start + rows, None]
         kept = kept_pixels(height, width, grid_height, grid_width, rules)
-        where[start : start + rows] = kept.argmax(axis=1)
+        score = worth(kept, grid_height * grid_width)
+        where[start : start + rows] = score.argmax(axis=1)
         pixels[start : start + rows] = kept.max(axis=1)
     return inverse.ravel(), pixels, grid_height[where], grid_width[where]
 
@@ -98,8 +109,12 @@ def shared_sizes(clips: Clips, rules: ShapeRules, limit: int) -> np.ndarray:
     frames = clips.frames * clips.count
     content = np.array(
         [
-            kept_pixels(clips.height, clips.width, height, width, rules) @ frames
-            for height, width in sizes.T
+            worth(
+                kept_pixels(clips.height, clips.width, height, width, rules),
+                height * width,
+            )
+            @ frames
+            for height, width in sizes.T.tolist()
         ]
     )
     order = np.argsort(-content, kind="stable")[:limit]

@@ -3,7 +3,12 @@
 import numpy as np
 
 from jaxload.balance.clips import Clips, ShapeRules
-from jaxload.balance.fitting import best_of_grid, kept_pixels, shared_sizes
+from jaxload.balance.fitting import (
+    best_of_grid,
+    kept_pixels,
+    shared_sizes,
+    worth,
+)
 from jaxload.balance.shape import FRAME_STRIDE, Shape
 
 _MAX_STARTS = 60  # Shapes that a choice is begun with, where there are no more.
@@ -30,12 +35,12 @@ class Kinds:
         self.sizes = np.unique(np.concatenate([sizes, shared], axis=1), axis=1).T
         self._best = pixels[inverse] * clips.frames
         self.weight = clips.count.astype(float)
-        # Per size: the kinds that fit it, sorted by frames, and the pixels they keep.
+        # Per size: the kinds that fit it, and what of their pixels it keeps.
         self.fitting = []
         for to_height, to_width in self.sizes.tolist():
             kept = kept_pixels(clips.height, clips.width, to_height, to_width, rules)
             rows = np.flatnonzero(kept)
-            self.fitting.append((rows, kept[rows]))
+            self.fitting.append((rows, worth(kept[rows], to_height * to_width)))
 
     def weigh_samples(self, share: float) -> None:
         """Lets each sample's own kept share count for so much of the whole."""
@@ -61,12 +66,19 @@ class Kinds:
         return float(np.max(content, axis=0) @ self.weight) if content else 0.0
 
     def content(self, level: int, size: int) -> np.ndarray:
-        """What each kind keeps in one shape."""
+        """What each kind keeps in one shape, as far as it is worth anything."""
         rows, pixels = self.fitting[size]
         content = np.zeros(len(self.clips))
         long_enough = self.clips.frames[rows] >= self.frames[level]
         content[rows] = np.where(long_enough, self.frames[level] * pixels, 0.0)
         return content
+
+    def samples(self, chosen: list[tuple[int, int]]) -> np.ndarray:
+        """Samples that go to each of some shapes."""
+        content = np.stack([self.content(*c) for c in chosen])
+        taken = content.max(axis=0) > 0
+        place, count = content.argmax(axis=0)[taken], self.clips.count[taken]
+        return np.bincount(place, count, len(chosen))
 
     def gains(self, kept: np.ndarray) -> np.ndarray:
         """What each shape would add to what is kept, [levels, sizes]."""

@@ -70,6 +70,11 @@ class Mixed:
         """Passes over the data that are done when a step begins."""
         return step * self.num_replicas / self._table.size
 
+    def epoch_counts(self) -> np.ndarray:
+        """Micro-batches of each bucket in an epoch, or one more of some."""
+        times = [p.times for p in (*self.patterns, *self.rest)]
+        return np.array(times) @ self._table.counts
+
     def carried(self, epoch: int) -> dict[str, int]:
         """Samples of each shape that wait when an epoch ends, fewer than a batch."""
         table = self._table

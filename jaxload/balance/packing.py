@@ -22,13 +22,14 @@ _IMPROVEMENT = 1e-4  # Share of a bin that a new pattern has to save.
 
 def partition(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
     """Deals things over bins, by index, so that the fullest bin is about the least."""
-    bins = _improve(sizes, _longest_first(sizes, num_bins))
+    bins = _improve(sizes, longest_first(sizes, num_bins))
     if len(sizes) <= _EXACT_ITEMS:
         bins = _exact(sizes, bins)
     return bins
 
 
-def _longest_first(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
+def longest_first(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
+    """Puts each thing, the largest first, into the bin that holds the least."""
     bins: list[list[int]] = [[] for _ in range(num_bins)]
     heap = [(0.0, b) for b in range(num_bins)]
     for item in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):

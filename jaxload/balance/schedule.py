@@ -79,6 +79,17 @@ class Lockstep:
         )
         return MicroBatch(index, members)
 
+    def carried(self, epoch: int) -> dict[str, int]:
+        """Samples of each shape that wait when an epoch ends, fewer than a group."""
+        return {
+            str(b.shape): (epoch + 1) * b.num_samples % (b.batch * self.num_replicas)
+            for b in self.buckets
+        }
+
+    def epoch_counts(self) -> np.ndarray:
+        """Micro-batches of each bucket in an epoch, on the average of epochs."""
+        return np.array([b.num_samples / b.batch for b in self.buckets])
+
     def epoch(self, step: int) -> float:
         """Passes over the data that are done when a step begins."""
         micro_step = step * self.accumulate

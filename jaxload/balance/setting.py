@@ -40,8 +40,10 @@ class Setting:
             )
 
 
-def batches_by_rule(setting: Setting, rule: Rule) -> Catalogue:
-    """One bucket for each shape, by a rule."""
+def batches_by_rule(
+    setting: Setting, rule: Rule, *, together: bool = False
+) -> Catalogue:
+    """One bucket for each shape, by a rule; see `choose_batches`."""
     return choose_batches(
         setting.cover.shapes,
         setting.cover.num_samples,
@@ -49,6 +51,7 @@ def batches_by_rule(setting: Setting, rule: Rule) -> Catalogue:
         cost_model=setting.cost_model,
         max_batch=setting.max_batch,
         num_replicas=setting.num_replicas,
+        together=together,
     )
 
 
@@ -97,9 +100,14 @@ def deal_buckets(deal: Deal, setting: Setting) -> tuple[Bucket, ...]:
     return tuple(buckets)
 
 
+def can_lockstep(setting: Setting) -> bool:
+    """Whether any shape has a sample for each replica."""
+    return max(setting.cover.num_samples) >= setting.num_replicas
+
+
 def make_lockstep(setting: Setting) -> Lockstep:
     """The lockstep schedule, of the shapes that have a sample for each replica."""
-    buckets = batches_by_rule(setting, setting.config.rule).buckets
+    buckets = batches_by_rule(setting, setting.config.rule, together=True).buckets
     enough = [b for b in buckets if b.num_samples >= b.batch * setting.num_replicas]
     if not enough:
         raise InputError(

@@ -11,7 +11,6 @@
 """
 
 import dataclasses
-import heapq
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,6 +24,7 @@ from jaxload.balance.imbalance import (
     measure_imbalance,
 )
 from jaxload.balance.mixed import Mixed
+from jaxload.balance.packing import longest_first
 from jaxload.balance.schedule import Lockstep
 from jaxload.balance.setting import (
     Setting,
@@ -59,6 +59,12 @@ class Played:
 
     mixing: float
     """That, over what a random draw of as many micro-batches has."""
+
+    num_compiles: int | None
+    """Programs; None where there are no static shapes."""
+
+    carried: int | None = None
+    """Samples that the first epoch leaves to the next; None without epochs."""
 
     note: str = ""
 
@@ -98,11 +104,15 @@ def play(
             return _play_knapformer(setting, num_steps)
     schedule = schedule or make_schedule(policy, setting)
     counts = np.stack([schedule.step_counts(step) for step in range(num_steps)])
+    carried = sum(schedule.carried(0).values())
     missing = set(setting.cover.shapes) - {b.shape for b in schedule.buckets}
     note = ""
     if missing:
         note = f"leaves out {len(missing)} shapes with fewer samples than replicas"
-    return _played(policy, schedule.buckets, counts, setting, note)
+    played = _played(
+        policy, schedule.buckets, counts, schedule.epoch_counts(), setting, note
+    )
+    return dataclasses.replace(played, carried=carried)
 
 
 def make_schedule(policy: str, setting: Setting) -> Lockstep | Mixed:
@@ -119,13 +129,14 @@ def _play_random(policy: Rule, setting: Setting, num_steps: int) -> Played:
     catalogue = batches_by_rule(setting, policy)
     note = f"p = {catalogue.exponent:.2f}" if catalogue.exponent else ""
     counts = _draw(catalogue.buckets, setting, num_steps)
-    return _played(policy, catalogue.buckets, counts, setting, note)
+    weight = _draw_weights(catalogue.buckets)
+    return _played(policy, catalogue.buckets, counts, weight, setting, note)
 
 
 def _draw(buckets: Sequence[Bucket], setting: Setting, num_steps: int) -> np.ndarray:
     """Random micro-batches, by what the data have: [steps, replicas, buckets]."""
     rng = np.random.default_rng(setting.seed)
-    weight = np.array([b.num_samples / b.batch for b in buckets])
+    weight = _draw_weights(buckets)
     return rng.multinomial(
         setting.accumulate,
         weight / weight.sum(),
@@ -133,48 +144,45 @@ def _draw(buckets: Sequence[Bucket], setting: Setting, num_steps: int) -> np.nda
     )
 
 
+def _draw_weights(buckets: Sequence[Bucket]) -> np.ndarray:
+    """Micro-batches of each bucket in an epoch."""
+    return np.array([b.num_samples / b.batch for b in buckets])
+
+
 def _play_knapformer(setting: Setting, num_steps: int) -> Played:
-    catalogue = batches_by_rule(setting, "equal-token")
-    buckets = tuple(
-        dataclasses.replace(
-            b, batch=1, cost=float(setting.cost_model(1, b.shape.tokens))
-        )
-        for b in catalogue.buckets
+    """Deals the sequences that equal-token draws anew, each replica's in one batch."""
+    drawn = _play_random("equal-token", setting, num_steps)
+    counts = _draw(drawn.buckets, setting, num_steps).sum(axis=1)
+    sequences = counts * np.array([b.batch for b in drawn.buckets])
+    tokens = np.array([b.shape.tokens for b in drawn.buckets])
+    cost = np.asarray(setting.cost_model.sample(tokens), float)
+    dealt = np.stack(
+        [_deal_sequences(row, cost, setting.num_replicas) for row in sequences]
     )
-    drawn = _draw(catalogue.buckets, setting, num_steps).sum(axis=1)
-    sequences = drawn * np.array([b.batch for b in catalogue.buckets])
-    # The fixed cost is paid once for all that a replica has, in one packed batch.
-    cost = np.array([b.cost - setting.cost_model.fixed for b in buckets])
-    tokens = np.array([b.shape.tokens for b in buckets])
-    counts = np.stack(
-        [_longest_first(row, cost, setting.num_replicas) for row in sequences]
-    )
-    played = _played("knapformer", buckets, counts, setting, "memory not looked at")
     return dataclasses.replace(
-        played,
-        seconds=setting.cost_model.fixed + counts @ cost,
-        memory=(counts @ tokens) / setting.config.max_tokens,
+        drawn,  # The same sequences: samples, tokens and mixing are the same.
+        policy="knapformer",
+        num_compiles=None,
+        seconds=setting.cost_model.fixed + dealt @ cost,
+        memory=dealt @ tokens / setting.config.max_tokens,
+        note="memory not looked at; packed batches, of any length",
     )
 
 
-def _longest_first(
+def _deal_sequences(
     counts: np.ndarray, cost: np.ndarray, num_replicas: int
 ) -> np.ndarray:
     """Gives each sequence, dearest first, to the replica with the least to do."""
-    dealt = np.zeros((num_replicas, len(counts)), np.int64)
-    heap = [(0.0, replica) for replica in range(num_replicas)]
-    for kind in np.argsort(-cost, kind="stable"):
-        for _ in range(counts[kind]):
-            load, replica = heapq.heappop(heap)
-            dealt[replica, kind] += 1
-            heapq.heappush(heap, (load + float(cost[kind]), replica))
-    return dealt
+    kinds = np.repeat(np.arange(len(counts)), counts)
+    bins = longest_first(cost[kinds].tolist(), num_replicas)
+    return np.stack([np.bincount(kinds[b], minlength=len(counts)) for b in bins])
 
 
 def _played(
     policy: str,
     buckets: tuple[Bucket, ...],
     counts: np.ndarray,
+    epoch_counts: np.ndarray,
     setting: Setting,
     note: str,
 ) -> Played:
@@ -190,7 +198,7 @@ def _played(
     )
     total = counts.sum(axis=(0, 1))
     largest = np.where(counts > 0, tokens, 0).max(axis=2)
-    distinct, mixing = _mixing(buckets, counts)
+    distinct, mixing = _mixing(buckets, counts, epoch_counts)
     return Played(
         policy=policy,
         buckets=buckets,
@@ -201,12 +209,19 @@ def _played(
         memory=largest / setting.config.max_tokens,
         distinct=distinct,
         mixing=mixing,
+        num_compiles=len(buckets),
         note=note,
     )
 
 
-def _mixing(buckets: Sequence[Bucket], counts: np.ndarray) -> tuple[float, float]:
-    """Distinct shapes of a step, and the same over those of a random draw."""
+def _mixing(
+    buckets: Sequence[Bucket], counts: np.ndarray, epoch_counts: np.ndarray
+) -> tuple[float, float]:
+    """Distinct shapes of a step, and the same over those of a random draw.
+
+    The draw is from the whole epoch: steps that are alike inside and unlike each other
+    are not mixed.
+    """
     shapes = list(dict.fromkeys(b.shape for b in buckets))
     of_shape = np.zeros((len(buckets), len(shapes)), np.int64)
     for i, bucket in enumerate(buckets):
@@ -214,4 +229,4 @@ def _mixing(buckets: Sequence[Bucket], counts: np.ndarray) -> tuple[float, float
     by_step = counts.sum(axis=1) @ of_shape
     distinct = float((by_step > 0).sum(axis=1).mean())
     draws = float(by_step.sum(axis=1).mean())
-    return distinct, distinct / expected_distinct(by_step.sum(axis=0), draws)
+    return distinct, distinct / expected_distinct(epoch_counts @ of_shape, draws)

@@ -10,7 +10,7 @@ from jaxload.data.table_cells import read_ids
 from jaxload.data.table_files import read_batches, stated_num_rows
 from jaxload.errors import InputError
 
-_MAX_CHECKED_IDS = 20_000_000
+MAX_CHECKED_IDS = 20_000_000
 _MAX_SUSPECTS = 1_000
 
 
@@ -31,12 +31,12 @@ class IdCheck:
 def check_ids(path: Path) -> IdCheck:
     """Raises InputError if two rows have the same id; up to 20 million are checked."""
     num_rows = stated_num_rows(path)
-    if num_rows > _MAX_CHECKED_IDS:
+    if num_rows > MAX_CHECKED_IDS:
         return IdCheck(checked=False, num_rows=num_rows)
     has_ids, num_missing, hashes = True, 0, []
     for first, num_new, ids in _ids(path):
         num_rows = first + num_new
-        if num_rows > _MAX_CHECKED_IDS:
+        if num_rows > MAX_CHECKED_IDS:
             return IdCheck(checked=False, num_rows=num_rows)
         if ids is None:
             has_ids = False

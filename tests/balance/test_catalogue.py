@@ -13,7 +13,7 @@ from jaxload.balance.catalogue import (
     choose_batches,
     expected_idle,
 )
-from jaxload.balance.cost import Architecture, analytic_cost
+from jaxload.balance.cost import ARCHITECTURES, Architecture, analytic_cost
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 
@@ -29,6 +29,8 @@ SHAPES = st.builds(
 )
 COUNTS = st.dictionaries(SHAPES, st.integers(1, 1_000), min_size=1, max_size=12)
 RULES = st.sampled_from(["equal-token", "dual", "dual-cost"])
+
+WAN_LIKE = analytic_cost(ARCHITECTURES["wan2.1-t2v-14b"])
 
 
 def choose(counts, *, config=CONFIG, num_replicas=1, max_batch=None) -> Catalogue:
@@ -224,3 +226,32 @@ def test_expected_idle_against_drawing(buckets, num_replicas, seed):
 def test_rejects_budgets_that_make_no_sense(field, value, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(CONFIG, **{field: value})
+
+
+def test_the_power_of_dual_is_fitted_to_the_cost_model():
+    shapes = [Shape(frames, 60, 104) for frames in (1, 5, 13, 21)]
+    catalogue = choose_batches(
+        shapes,
+        [1_000] * 4,
+        config=BalanceConfig(max_tokens=70_000, rule="dual"),
+        cost_model=WAN_LIKE,
+        max_batch=lambda shape: 70_000 // shape.tokens,
+        num_replicas=1,
+    )
+    tokens = np.array([shape.tokens for shape in shapes])
+    assert catalogue.exponent == pytest.approx(WAN_LIKE.exponent(tokens))
+    assert 1.2 < catalogue.exponent < 1.5
+
+
+def test_the_budget_of_a_fitted_cost_has_its_fixed_part():
+    cost = dataclasses.replace(WAN_LIKE, fixed=float(WAN_LIKE(1, 1_560)))
+    catalogue = choose_batches(
+        [Shape(1, 60, 104), Shape(21, 60, 104)],
+        [1_000] * 2,
+        config=BalanceConfig(max_tokens=70_000),
+        cost_model=cost,
+        max_batch=lambda shape: 70_000 // shape.tokens,
+        num_replicas=1,
+    )
+    assert max(b.cost for b in catalogue.buckets) <= catalogue.budget * (1 + 1e-9)
+    assert catalogue.budget - cost.fixed >= cost.sample(32_760) * (1 - 1e-9)

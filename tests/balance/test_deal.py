@@ -165,7 +165,8 @@ def test_accumulation_fills_what_one_micro_batch_cannot():
     # Of one shape the other's multiple is out of reach for a single micro-batch.
     loads = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
     idle = [
-        idle_of(deal_of(loads, accumulate=a, max_programs=2), loads) for a in (1, 8)
+        idle_of(deal_of(loads, accumulate=a, budget=1.0, max_programs=2), loads)
+        for a in (1, 8)
     ]
     assert idle[1] < 0.2 * idle[0]
 
@@ -185,3 +186,18 @@ def test_billions_of_samples_are_dealt_as_fast_as_few():
         batch = [p.batch if p.shape == shape else 0 for p in deal.programs]
         core = sum(p.times * int(np.dot(p.counts, batch)) for p in deal.patterns)
         assert 0 <= num_samples - core < 10_000
+
+
+def test_a_budget_beyond_the_memory_is_tried_where_shapes_do_not_meet():
+    # Memory holds one of each; only ten of one cost as much as seven of the other.
+    loads = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
+    deal = deal_of(loads, max_programs=2)
+    assert deal.budget > 1.0
+    assert idle_of(deal, loads) < 0.03
+
+
+def test_batches_divide_the_samples_of_a_short_epoch():
+    # Of 66 samples in fours, two are always missing from a micro-batch; threes fit.
+    loads = [(66, 1.0, 4), (66, 1.1, 4)]
+    deal = deal_of(loads, accumulate=2, num_replicas=4, budget=4.4, max_programs=2)
+    assert {program.batch for program in deal.programs} == {3}

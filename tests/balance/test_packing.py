@@ -188,3 +188,22 @@ def test_bins_against_all_patterns_and_the_bound_of_the_work(data):
     assert (covered >= np.array(totals) * (1 - 1e-9)).all()
     assert sum(times for times, _ in used) == pytest.approx(num_bins)
     assert all(pattern @ sizes <= 20 for _, pattern in used)
+
+
+def test_patterns_of_many_kinds_are_preferred():
+    # Four kinds of equal size: alike or mixed, as many bins.
+    def patterns(repeats: float) -> list[np.ndarray]:
+        _, used = fill_bins(
+            np.arange(4),
+            np.ones(4, np.int64),
+            np.ones(4),
+            np.full(4, 100),
+            bin_size=4.0,
+            resolution=100,
+            penalty=0.0,
+            repeats=repeats,
+        )
+        return [pattern for _, pattern in used]
+
+    assert all(np.count_nonzero(p) == 4 for p in patterns(0.01))
+    assert all(np.count_nonzero(p) == 1 for p in patterns(0.0))

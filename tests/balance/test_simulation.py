@@ -13,7 +13,13 @@ from jaxload.balance.imbalance import expected_distinct
 from jaxload.balance.packing import partition
 from jaxload.balance.setting import Setting, batches_by_rule, make_mixed
 from jaxload.balance.shape import Shape
-from jaxload.balance.simulation import POLICIES, Played, _longest_first, play
+from jaxload.balance.simulation import (
+    POLICIES,
+    Played,
+    _deal_sequences,
+    _mixing,
+    play,
+)
 from jaxload.errors import InputError
 
 WAN_14B = analytic_cost(ARCHITECTURES["wan2.1-t2v-14b"])
@@ -112,26 +118,56 @@ def test_knapformer_deals_the_sequences_that_equal_token_draws():
 
 def test_knapformer_deals_the_dearest_sequence_first():
     # Last, it would go on top of two others.
-    dealt = _longest_first(np.array([3, 1]), np.array([1.0, 3.0]), 2)
+    dealt = _deal_sequences(np.array([3, 1]), np.array([1.0, 3.0]), 2)
     assert sorted(dealt.tolist()) == [[0, 1], [3, 0]]
 
 
-def test_mixing_is_distinct_shapes_over_those_of_a_random_draw():
+def test_mixing_is_distinct_shapes_over_those_of_a_random_draw_of_the_epoch():
     setting = setting_of(MIXED, accumulate=2)
     schedule = make_mixed(setting)
     result = play("mixed", setting, num_steps=40)
     shapes = [bucket.shape for bucket in schedule.buckets]
-    totals, distinct, draws = dict.fromkeys(shapes, 0), [], []
-    for step in range(40):
-        counts = schedule.step_counts(step).sum(axis=0).tolist()
-        ran = [shape for shape, n in zip(shapes, counts, strict=True) for _ in range(n)]
-        distinct.append(len(set(ran)))
-        draws.append(len(ran))
-        for shape in ran:
-            totals[shape] += 1
+    of_epoch = dict.fromkeys(shapes, 0)
+    for pattern in (*schedule.patterns, *schedule.rest):
+        for shape, n in zip(shapes, pattern.counts, strict=True):
+            of_epoch[shape] += pattern.times * n
+    counts = [schedule.step_counts(step).sum(axis=0) for step in range(40)]
+    distinct = [len({shapes[i] for i in np.flatnonzero(c)}) for c in counts]
+    draws = float(np.mean([c.sum() for c in counts]))
     assert result.distinct == pytest.approx(np.mean(distinct))
-    random = expected_distinct(np.array(list(totals.values())), float(np.mean(draws)))
+    random = expected_distinct(np.array(list(of_epoch.values())), draws)
     assert result.mixing == pytest.approx(np.mean(distinct) / random)
+
+
+def test_steps_of_one_shape_each_are_not_mixed():
+    buckets = played("equal-token", 2.0, 1).buckets
+    counts = np.zeros((20, 16, len(buckets)), np.int64)
+    counts[:, :, 0] = 1  # The cheapest of all come first.
+    distinct, mixing = _mixing(buckets, counts, np.ones(len(buckets)))
+    assert distinct == 1.0
+    assert mixing < 0.2
+
+
+def test_knapformer_counts_the_tokens_of_all_that_a_replica_packs():
+    result = played("knapformer", 2.0, 1)
+    assert result.memory.sum() * 2 * LONGEST == pytest.approx(result.tokens)
+    assert result.num_compiles is None
+
+
+def test_what_the_first_epoch_leaves_to_the_next_is_counted():
+    setting = setting_of({Shape(1, 60, 104): 1_001, Shape(5, 60, 104): 333})
+    lockstep = play("lockstep", setting, num_steps=2)
+    groups = [16 * b.batch for b in lockstep.buckets]
+    assert lockstep.carried == 1_001 % groups[0] + 333 % groups[1]
+    assert play("dual", setting, num_steps=2).carried is None
+
+
+def test_many_replicas_do_not_shrink_the_batches_that_each_draws_for_itself():
+    few, many = (
+        batches_by_rule(setting_of(MIXED, num_replicas=n), "equal-token").buckets
+        for n in (16, 1_024)
+    )
+    assert [b.batch for b in few] == [b.batch for b in many]
 
 
 def test_lockstep_mixes_least():

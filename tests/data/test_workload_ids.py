@@ -91,7 +91,7 @@ def test_equal_hashes_are_no_proof(tmp_path: Path, monkeypatch):
 
 
 def test_too_many_ids_are_not_checked(tmp_path: Path, plain: Path, monkeypatch):
-    monkeypatch.setattr(workload_ids, "_MAX_CHECKED_IDS", 1)
+    monkeypatch.setattr(workload_ids, "MAX_CHECKED_IDS", 1)
     path = write_ids(tmp_path / "m.parquet", ["a", "a", "a"])
     assert check_ids(path) == IdCheck(checked=False, num_rows=3)
     assert check_ids(plain) == IdCheck(checked=False, num_rows=2)
