@@ -37,7 +37,7 @@ from jaxload.balance.cover import Cover
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.setting import make_mixed
-from jaxload.simulating import Question, make_setting
+from jaxload.simulating import Question, read_setting
 
 NUM_ROWS = 100_000_000
 NUM_LOOKED_UP = 10_000_000_000
@@ -99,6 +99,7 @@ def plan(path: Path) -> Planned:
     question = Question(
         workload=path,
         model="wan2.1-t2v-14b",
+        remat=False,
         costs=None,
         num_replicas=_REPLICAS,
         accumulate=_ACCUMULATE,
@@ -111,7 +112,7 @@ def plan(path: Path) -> Planned:
         rules=ShapeRules(),
     )
     start = time.perf_counter()
-    setting = make_setting(question, Console(quiet=True))
+    setting = read_setting(question, Console(quiet=True))
     covered = time.perf_counter()
     schedule = make_mixed(setting)
     return Planned(
