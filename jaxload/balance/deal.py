@@ -25,6 +25,7 @@ _PENALTY = 2e-4  # Of a micro-batch, in budgets: prefers one large to two small.
 _REPEATS = 2e-3  # Of a micro-batch that its pattern has already: prefers mixtures.
 _NUM_BUDGETS = 6
 _NUM_REFINED = 3  # Budgets that are tried with more batch sizes.
+_SMALL_PIECES = 8  # Micro-batches that a shape is cut into at least, if need be.
 _MIN_EVEN = 0.6  # Share of the largest batch that an even one has at least.
 _LADDER = (1, 2, 3, 4, 6, 8)  # Batch sizes that a shape may have besides its largest.
 
@@ -67,9 +68,10 @@ def make_deal(
             "for each; use fewer replicas, or more data"
         )
     deals = []
-    # Whole micro-batches of few samples leave gaps; batches that divide them, fewer.
-    for even in (False, True):
-        solver = _Solver(loads, fixed, accumulate, num_replicas, even)
+    # Whole micro-batches of few samples leave gaps; batches that divide them leave
+    # fewer, and small batches small ones.
+    for pieces in (0, 1, _SMALL_PIECES):
+        solver = _Solver(loads, fixed, accumulate, num_replicas, pieces)
         deals.append(_deal(solver, max_programs, budget))
         if solver.idle(deals[-1]) <= _GOOD_ENOUGH:
             break
@@ -120,10 +122,10 @@ class _Solver:
         fixed: float,
         accumulate: int,
         num_replicas: int,
-        even: bool,
+        pieces: int,
     ):
         self._num_replicas = num_replicas
-        self._even = even
+        self._pieces = pieces
         self._loads = loads
         self._fixed = fixed
         self._accumulate = accumulate
@@ -275,8 +277,9 @@ class _Solver:
     def _batch(self, load: Load, budget: float) -> int:
         fits = math.floor((budget - self._fixed) / load.cost + 1e-9)
         largest = max(1, min(load.max_batch, fits, load.num_samples))
-        if not self._even:
+        if not self._pieces:
             return largest
+        largest = min(largest, max(1, load.num_samples // self._pieces))
         # Of batches not much smaller, the one that lacks least to use up all samples.
         return min(
             range(largest, math.floor(largest * _MIN_EVEN), -1),
