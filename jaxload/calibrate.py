@@ -9,12 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload import command
-from jaxload.balance.fit import MIN_POINTS, fit_costs
 from jaxload.calibration_report import draw_fit, print_fit
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
-from jaxload.parallel.mesh import replica_mesh
-from jaxload.training.calibration import default_grid, measure_steps
+from jaxload.measuring import measured_fit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,20 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, config = command.parse(parser, argv, command.load_config)
     _check_arguments(args)
     console = Console()
-    mesh = replica_mesh()
-    grid = default_grid(config.balance.max_tokens)
-    timings = measure_steps(
-        config, mesh, grid=grid, seconds_budget=args.seconds, console=console
-    )
-    if len(timings) < MIN_POINTS:
-        raise InputError(
-            f"--seconds {args.seconds:g}: {len(timings)} of {len(grid)} points were "
-            f"measured in that time, expected {MIN_POINTS} or more; give it longer"
-        )
-    kind = mesh.devices.flat[0].device_kind
-    fit = fit_costs(
-        timings, source=f"fitted to {len(timings)} micro-steps on {mesh.size} x {kind}"
-    )
+    fit = measured_fit(config, seconds=args.seconds, console=console)
     print_fit(fit, console)
     figure = args.out.with_suffix(".png")
     write_atomically(args.out, json.dumps(fit.to_dict(), indent=2) + "\n")

@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 
-from jaxload.balance.cost import CostModel
-from jaxload.balance.fit import fit_costs
+from jaxload.balance.fit import MIN_POINTS, CostFit, fit_costs
 from jaxload.balance.memory import MemoryModel
 from jaxload.balance.plan import Plan
 from jaxload.balance.shape import Shape
@@ -21,19 +20,23 @@ from jaxload.training.footprint import confirm, measure_memory
 _MAX_CONFIRMATIONS = 4
 
 
-def measured_cost(config: Config, *, seconds: float, console: Console) -> CostModel:
-    """Times micro-steps here and fits the cost model to them."""
+def measured_fit(config: Config, *, seconds: float, console: Console) -> CostFit:
+    """Times micro-steps here, for about so long, and fits costs to them."""
     mesh = replica_mesh()
+    grid = default_grid(config.balance.max_tokens)
     timings = measure_steps(
-        config,
-        mesh,
-        grid=default_grid(config.balance.max_tokens),
-        seconds_budget=seconds,
-        console=console,
+        config, mesh, grid=grid, seconds_budget=seconds, console=console
     )
+    if len(timings) < MIN_POINTS:
+        raise InputError(
+            f"--seconds {seconds:g}: {len(timings)} of {len(grid)} points were "
+            f"measured in that time, expected {MIN_POINTS} or more; give "
+            "jaxload.calibrate longer"
+        )
     kind = mesh.devices.flat[0].device_kind
-    source = f"fitted to {len(timings)} micro-steps on {mesh.size} x {kind}"
-    return fit_costs(timings, source=source).cost
+    return fit_costs(
+        timings, source=f"fitted to {len(timings)} micro-steps on {mesh.size} x {kind}"
+    )
 
 
 def compiled_memory(

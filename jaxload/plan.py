@@ -14,7 +14,7 @@ from jaxload.data.dataset import open_dataset
 from jaxload.data.manifest import read_manifest
 from jaxload.data.workload import is_prepared
 from jaxload.files import check_writable, write_atomically
-from jaxload.measuring import compiled_memory, confirmed_plan, measured_cost
+from jaxload.measuring import compiled_memory, confirmed_plan, measured_fit
 from jaxload.plan_report import draw_plan, print_plan
 from jaxload.planning import (
     MemoryLimit,
@@ -135,7 +135,8 @@ def _cost_model(costs: str, config: Config, console: Console) -> CostModel:
         case "analytic":
             return model_cost(config)
         case "measure":
-            return measured_cost(config, seconds=_CALIBRATION_SECONDS, console=console)
+            fit = measured_fit(config, seconds=_CALIBRATION_SECONDS, console=console)
+            return fit.cost
     return read_fit(Path(costs)).cost
 
 

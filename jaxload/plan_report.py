@@ -117,13 +117,13 @@ def _sources(plan: Plan) -> list[str]:
     """Each budget and model with where it comes from."""
     lines = [f"memory: {plan.sources['memory']}"]
     if plan.budget:
-        budget = format_cost(plan.budget, plan.cost_model.unit)
+        unit = plan.cost_model.unit
+        budget = format_cost(plan.budget, unit) + unit
+        if plan.config.rule == "dual" and plan.config.policy == "lockstep":
+            budget = f"{plan.budget:.4g} tokens^p"
         lines.append(
-            f"compute budget: {budget}{plan.cost_model.unit}, "
-            f"{plan.sources['budget']}; batches {plan.sources['batch']}"
-            if plan.config.rule != "dual" or plan.config.policy == "mixed"
-            else f"compute budget: {plan.budget:.4g} tokens^p, "
-            f"{plan.sources['budget']}; batches {plan.sources['batch']}"
+            f"compute budget: {budget}, {plan.sources['budget']}; batches "
+            f"{plan.sources['batch']}"
         )
     lines.append(f"cost: {plan.sources['cost']}")
     return lines

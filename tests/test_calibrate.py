@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jaxload import calibrate
+from jaxload import calibrate, measuring
 from jaxload.balance.fit import CostFit
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
@@ -32,7 +32,7 @@ def arguments(root: Path, tmp_path: Path) -> list[str]:
 def test_measures_fits_prints_and_writes(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    monkeypatch.setattr(calibrate, "default_grid", lambda _: TINY)
+    monkeypatch.setattr(measuring, "default_grid", lambda _: TINY)
     assert calibrate.main(arguments) == 0
     content = json.loads((tmp_path / "fit.json").read_text())
     fit = CostFit.from_dict(content, name="fit.json")
@@ -81,7 +81,7 @@ def test_a_place_that_cannot_be_written_is_found_before_measuring(
 ):
     (tmp_path / "file").touch()
     (tmp_path / "folder.json").mkdir()
-    monkeypatch.delattr(calibrate, "measure_steps")
+    monkeypatch.delattr(calibrate, "measured_fit")
     with pytest.raises(InputError, match=message):
         calibrate.main([*arguments, "--out", str(tmp_path / out)])
 

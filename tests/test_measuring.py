@@ -80,8 +80,8 @@ def test_measured_costs_are_fitted_and_named(monkeypatch, debug_config):
         for b in (1, 2, 4)
     ]
     monkeypatch.setattr(measuring, "measure_steps", lambda *args, **kwargs: timings)
-    cost = measuring.measured_cost(
+    cost = measuring.measured_fit(
         debug_config, seconds=1.0, console=Console(file=io.StringIO())
-    )
+    ).cost
     assert cost(3, 48) == pytest.approx(0.001 + 3 * (48e-5 + 48**2 * 1e-8), rel=1e-3)
     assert cost.source.startswith("fitted to 9 micro-steps on 2 x")

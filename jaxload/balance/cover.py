@@ -26,6 +26,9 @@ from jaxload.balance.kinds import Kinds
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 
+Choice = tuple[int, int]
+"""A candidate shape: the index of its frames, and of its size."""
+
 TOO_SHORT = "too short for the shapes of its size"
 TOO_SMALL = "too small for every shape"
 ASPECT = "aspect that no shape has"
@@ -33,9 +36,6 @@ ASPECT = "aspect that no shape has"
 _MAX_EXCHANGES = 32
 _MAX_GIVEN_UP = 4  # Shapes, of those that are missed least, that an exchange tries.
 _MAX_ADDITIONS = 200  # Shapes that are tried where each needs many samples.
-Choice = tuple[int, int]
-"""A candidate shape: the index of its frames, and of its size."""
-
 _SAMPLE_WEIGHTS = (0.5, 0.2, 0.05, 0.0)
 _ENOUGH_CONTENT = 0.96  # Of the grid's; what is above may be given up for samples.
 
