@@ -14,7 +14,7 @@ REQUIRE ?= cpu
 CPP := $(wildcard $(addprefix ffi/,*.h *.cc *.cu) $(addprefix tests/cuda_emulation/,*.h *.cc))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup cuda train test lint format bench wheel lock clean
+.PHONY: help setup cuda clips torch train test lint format bench wheel lock clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -23,11 +23,16 @@ setup: .venv/.package ## Makes .venv from the lock file and builds the FFI exten
 
 cuda: .venv/.cuda ## Builds the CUDA kernels too, with nvcc from PyPI if there is none.
 
+clips: setup .venv/.clips ## Gets a dozen real clips, with captions, into datasets/clips-media.
+	$(BIN)/python -m benchmarks.real_clips datasets/clips-media
+
+torch: .venv/.torch ## Gets PyTorch, in an environment of its own, for benchmarks against it.
+
 train: setup ## Trains the demo into runs/demo; ARGS=--resume continues a stopped run.
 	$(BIN)/python -m jaxload.train --config configs/demo.py --workdir runs/demo $(ARGS)
 
-test: setup $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ## Runs every test; ARGS="-m 'not slow'" leaves out the slow ones.
-	JAXLOAD_REQUIRE_KERNELS=$(REQUIRE) $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+test: setup .venv/.clips $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ## Runs every test; ARGS="-m 'not slow'" leaves out the slow ones.
+	JAXLOAD_REQUIRE_CLIPS=1 JAXLOAD_REQUIRE_KERNELS=$(REQUIRE) $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 lint: setup ## Checks format, lint and types of Python and C++.
 	$(BIN)/ruff check .
@@ -43,6 +48,7 @@ format: setup ## Formats Python and C++.
 bench: setup cuda .venv/.h100 ## Runs the benchmarks; each prints ratios from one run.
 	$(BIN)/python -m benchmarks.layer_norm_modulate $(ARGS)
 	$(BIN)/python -m benchmarks.planning
+	$(BIN)/python -m benchmarks.data_loading
 
 wheel: setup ## Builds a wheel into dist/.
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
@@ -53,6 +59,8 @@ lock: setup ## Resolves the newest versions that work together into requirements
 	  --group dev --no-header --no-annotate pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-deps \
 	  --group cuda --no-header --no-annotate -o requirements-cuda.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-deps \
+	  --group clips --no-header --no-annotate -o requirements-clips.lock
 
 clean: ## Removes .venv and everything that was built; runs/ and datasets/ stay.
 	rm -rf .venv build dist
@@ -91,4 +99,16 @@ install_package = CMAKE_GENERATOR=Ninja CUDACXX="$(abspath $(NVCC))" PATH="$(CUR
 .venv/.h100: .venv/.deps requirements-cuda.lock
 	$(pip_install) --no-deps --target .venv/h100 -c requirements-cuda.lock \
 	  jax-cuda13-pjrt jax-cuda13-plugin
+	@touch $@
+
+# Packages that have real clips in them; nothing of them is imported.
+.venv/.clips: .venv/.deps requirements-clips.lock
+	$(pip_install) --no-deps --target .venv/clips -r requirements-clips.lock
+	@touch $@
+
+# Apart from the other packages: jaxload itself has nothing to do with it.
+.venv/.torch: .venv/.deps
+	$(PYTHON) -m venv .venv/torch
+	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check \
+	  torch==2.13.0 safetensors numpy
 	@touch $@

@@ -20,7 +20,6 @@ def get_config() -> Config:
             demo.synthetic,
             num_samples=48,
             clips=("1x32x32", "5x32x32", "9x32x48"),
-            text_dim=16,
         ),
         model=dataclasses.replace(
             demo.model, width=32, depth=2, num_heads=2, mlp_width=64, text_dim=16

@@ -35,7 +35,6 @@ def get_config() -> Config:
                 "49x64x64",
                 "5x48x96",
             ),
-            text_dim=64,
         ),
         model=DiTConfig(
             width=128,

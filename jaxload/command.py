@@ -45,14 +45,17 @@ def add_set_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_bad_share_argument(parser: argparse.ArgumentParser) -> None:
+def add_bad_share_argument(
+    parser: argparse.ArgumentParser,
+    what: str = "rows of the manifest that may make no sense",
+) -> None:
     """Adds `--max-bad-share`."""
     parser.add_argument(
         "--max-bad-share",
         type=float,
         default=0.1,
         metavar="SHARE",
-        help="rows of the manifest that may make no sense (default: %(default)s)",
+        help=f"share of {what} (default: %(default)s)",
     )
 
 
@@ -86,8 +89,13 @@ def print_fields(config: Config) -> None:
         print(f"  {row.path} ({row.type}) = {row.value}\n        {row.meaning}")
 
 
-def run(name: str, main: Callable[[], int]) -> None:
-    """Exits with `main`'s code, or with 2 and one line where the input is wrong."""
+def run(
+    name: str, main: Callable[[], int], *, again: str = "a run continues with --resume"
+) -> None:
+    """Exits with `main`'s code, or with 2 and one line where the input is wrong.
+
+    `again` says after an interrupt how to go on.
+    """
     # A scheduler's request to stop is an interrupt: checkpoints are finished first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -96,6 +104,6 @@ def run(name: str, main: Callable[[], int]) -> None:
         print(f"{name}: {error}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
-        print(f"\n{name}: interrupted; a run continues with --resume", file=sys.stderr)
+        print(f"\n{name}: interrupted; {again}", file=sys.stderr)
         code = 130
     sys.exit(code)

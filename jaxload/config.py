@@ -41,13 +41,6 @@ class Config:
     train: TrainConfig
     sample: SampleConfig
 
-    def __post_init__(self):
-        if self.synthetic and self.synthetic.text_dim != self.model.text_dim:
-            raise InputError(
-                f"model.text_dim={self.model.text_dim}: expected the width of the text "
-                f"embeddings, synthetic.text_dim={self.synthetic.text_dim}; set both"
-            )
-
 
 def load(path: Path) -> Config:
     """Runs a config file's `get_config()`."""

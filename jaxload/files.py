@@ -1,24 +1,71 @@
 """Files that are there whole or not at all."""
 
+import contextlib
+import json
 import os
+import socket
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from jaxload.errors import InputError
 
 
-def write_atomically(path: Path, text: str | Iterable[str]) -> None:
-    """Replaces a file's content; a reader sees the old or the new, never a part."""
-    partial = path.with_name(f".{path.name}.partial")
+@contextlib.contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Gives a name to write to; once that is done, it takes the place of `path`.
+
+    A reader sees the old content or the new, never a part, even after a power failure.
+    """
+    # Each process its own: several may be writing the same content.
+    partial = path.with_name(f".{path.name}.{os.getpid()}{_host()}.partial")
     try:
-        with partial.open("w") as file:
-            file.writelines([text] if isinstance(text, str) else text)
+        yield partial
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
         os.replace(partial, path)
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be written ({error.strerror}); choose another place"
+            f"{path}: cannot be written ({error.strerror or error}); choose another "
+            "place"
         ) from error
+    finally:
+        with contextlib.suppress(OSError):  # Only there if something failed.
+            partial.unlink()
+
+
+def remove_leftovers(directory: Path) -> None:
+    """Removes what processes of this machine began to write before they were killed."""
+    for partial in directory.glob(f".*{_host()}.partial"):
+        pid = partial.name.removesuffix(f"{_host()}.partial").rpartition(".")[2]
+        if not Path("/proc", pid).exists():
+            partial.unlink(missing_ok=True)
+
+
+def _host() -> str:
+    return f"@{socket.gethostname()}"
+
+
+def write_atomically(path: Path, text: str | Iterable[str]) -> None:
+    """Replaces a file's content with text."""
+    with replaced(path) as partial, partial.open("w") as file:
+        file.writelines([text] if isinstance(text, str) else text)
+
+
+def read_json(path: Path, *, remedy: str) -> dict[str, Any]:
+    """Reads a JSON object that one of our commands wrote."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); {remedy}"
+        ) from error
+    except ValueError as error:  # Not UTF-8, or not JSON.
+        raise InputError(f"{path}: not JSON ({error}); {remedy}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: expected a JSON object, got {content!r}; {remedy}")
+    return content
 
 
 def check_writable(path: Path) -> None:

@@ -10,11 +10,11 @@ from jaxload import command
 from jaxload.balance.cost import CostModel
 from jaxload.balance.plan import Plan, to_json
 from jaxload.config import Config
-from jaxload.data.dataset import open_dataset
 from jaxload.data.manifest import read_manifest
 from jaxload.data.workload import is_prepared
 from jaxload.files import check_writable, write_atomically
 from jaxload.measuring import compiled_memory, confirmed_plan, measured_fit
+from jaxload.opening import open_dataset
 from jaxload.plan_report import draw_plan, print_plan
 from jaxload.planning import (
     MemoryLimit,
@@ -95,9 +95,7 @@ def _plan(
     # --- What the samples are, and the shapes for them ---
     if path is None or is_prepared(path):
         manifest = (
-            open_dataset(config.data, config.synthetic, console)
-            if path is None
-            else read_manifest(path)
+            open_dataset(config, console) if path is None else read_manifest(path)
         )
         chosen = cover_prepared(manifest, config.balance, num_replicas=num_replicas)
         dataset, rules = manifest.digest(), None

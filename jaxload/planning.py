@@ -88,7 +88,7 @@ def cover_prepared(
     manifest: Manifest, config: BalanceConfig, *, num_replicas: int
 ) -> Cover:
     """The shapes of a prepared data set that are kept."""
-    counts = {shape: len(rows) for shape, rows in manifest.rows_by_shape().items()}
+    counts = {shape: len(rows) for shape, rows in manifest.rows_by_shape.items()}
     return cover_exactly(
         counts,
         max_shapes=config.max_buckets,

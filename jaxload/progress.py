@@ -17,32 +17,41 @@ _LOG_SECONDS = 10.0
 
 
 @contextlib.contextmanager
-def phase(console: Console, title: str, total: int) -> Iterator[Callable[[], None]]:
-    """Shows a phase of `total` parts; the function given is called after each.
+def phase(
+    console: Console, title: str, total: int, *, done: int = 0
+) -> Iterator[Callable[..., None]]:
+    """Shows a phase of `total` parts, `done` of which were done before.
 
-    A terminal gets a bar, a log a line now and then; both get one line at the end.
+    The function given is called after each part, or with the number of several. A
+    terminal gets a bar with rate and time left, a log a line now and then; both get one
+    line at the end.
     """
     start = said = time.perf_counter()
-    done = 0
+    before = done
     bar = Progress(
         TextColumn(title),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task(title, total=total)
+    task = bar.add_task(title, total=total, completed=done, rate="")
 
-    def advance() -> None:
+    def advance(count: int = 1) -> None:
         nonlocal done, said
-        done += 1
-        bar.advance(task)
+        done += count
         now = time.perf_counter()
+        rate = (done - before) / (now - start)
+        bar.update(task, completed=done, rate=f"{rate:.1f}/s")
         if not console.is_terminal and now - said > _LOG_SECONDS:
             said = now
-            console.print(f"{title}: {done}/{total}", highlight=False)
+            left = f"{(total - done) / rate:.0f} s left"
+            console.print(
+                f"{title}: {done}/{total}, {rate:.1f}/s, {left}", highlight=False
+            )
 
     with bar:
         yield advance

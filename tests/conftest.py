@@ -27,8 +27,8 @@ from jaxload.balance.plan import Plan
 from jaxload.balance.setting import Setting
 from jaxload.balance.shape import Shape
 from jaxload.config import Config
-from jaxload.data.dataset import open_dataset
 from jaxload.data.manifest import Manifest
+from jaxload.opening import open_dataset
 from jaxload.planning import make_plan, token_limit
 
 jax.config.update("jax_num_cpu_devices", 2)
@@ -53,7 +53,7 @@ def debug_config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 @pytest.fixture(scope="session")
 def debug_manifest(debug_config: Config) -> Manifest:
     """The data set of `debug_config`, drawn."""
-    return open_dataset(debug_config.data, debug_config.synthetic, Console(quiet=True))
+    return open_dataset(debug_config, Console(quiet=True))
 
 
 @pytest.fixture(scope="session")

@@ -74,7 +74,6 @@ def test_override_reads_the_fields_type(debug_config: Config, assignment, expect
         ("balance.rule=best", r"expected equal-token \| dual \| dual-cost"),
         ("train.num_steps", r"expected section.field=value"),
         ("num_steps=3", r"expected section.field=value"),
-        ("model.text_dim=8", r"model.text_dim=8: .*synthetic.text_dim=16; set both"),
     ],
 )
 def test_override_explains_what_is_wrong(debug_config: Config, assignment, message):

@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("balance", "data", "models", "ops", "parallel", "targets", "training")
-COMMANDS = {"train", "plan", "sample", "calibrate", "simulate"}
+COMMANDS = {"train", "plan", "sample", "calibrate", "simulate", "prepare"}
 LEAVES = {"errors", "files", "progress", "testing"}
 
 # Each room, and the rooms that it may import besides itself and the leaves.
@@ -18,7 +18,7 @@ ALLOWED = {
     "targets": set(),
     "models": {"ops"},
     "data": {"balance"},
-    "training": set(ROOMS) | {"config", "plan_report", "planning", "report"},
+    "training": set(ROOMS) | {"config", "opening", "plan_report", "planning", "report"},
 }
 
 

@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import grain
 import numpy as np
 import pytest
 from PIL import Image
@@ -21,9 +20,11 @@ from jaxload import plan as plan_command
 from jaxload import train as train_command
 from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.record import decode_record
+from jaxload.data.source import open_records
 from jaxload.errors import InputError
 from jaxload.training.telemetry import StepMetrics, read_metrics
 from jaxload.training.workdir import WorkDir
+from tests.data.datasets import write_as_one_shard
 
 DEBUG = Path(__file__).parents[1] / "configs" / "debug.py"
 NUM_STEPS = 24
@@ -229,8 +230,8 @@ def test_a_finished_run_is_not_run_again(finished, data: Path):
 
 def mean_prediction_loss(manifest: Manifest, rows: list[StepMetrics]) -> float:
     """The loss of predicting the mean velocity, for the shapes that were trained on."""
-    records = grain.sources.ArrayRecordDataSource(manifest.shard_paths())
-    by_shape = {str(s): r for s, r in manifest.rows_by_shape().items()}
+    records = open_records(manifest)
+    by_shape = {str(s): r for s, r in manifest.rows_by_shape.items()}
     spread = {}
     for shape, members in by_shape.items():
         latents = np.stack(
@@ -265,10 +266,11 @@ def test_the_loss_falls_below_that_of_predicting_the_mean(
 def test_a_record_damaged_in_mid_run_is_one_line_and_loses_no_checkpoint(
     tmp_path: Path,
 ):
-    data, workdir = tmp_path / "data", tmp_path / "run"
+    drawn, data, workdir = tmp_path / "drawn", tmp_path / "data", tmp_path / "run"
     more = ("--set", "synthetic.num_samples=250")
-    plan = ["--config", str(DEBUG), "--set", f"data.path={data}", *more]
+    plan = ["--config", str(DEBUG), "--set", f"data.path={drawn}", *more]
     assert plan_command.main(plan) == 0
+    write_as_one_shard(read_manifest(drawn), data)
     (shard,) = data.glob("*.array_record")
     content = bytearray(shard.read_bytes())
     content[100_000:101_000] = bytes(1_000)  # Beyond what is checked at the start.

@@ -241,22 +241,28 @@ def _exchange(kinds: Kinds, chosen: list[Choice]) -> list[Choice]:
     return chosen
 
 
+def why_left_out(
+    clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
+) -> list[str]:
+    """For clips that fit no shape, the first thing that is in the way of each."""
+    small, short = np.ones(len(clips), bool), np.zeros(len(clips), bool)
+    for shape in shapes:
+        _, to_height, to_width = shape.pixels
+        scale = np.maximum(to_height / clips.height, to_width / clips.width)
+        small &= scale > rules.max_upscale + SLACK
+        kept = kept_pixels(clips.height, clips.width, to_height, to_width, rules)
+        short |= kept > 0
+    return np.where(small, TOO_SMALL, np.where(short, TOO_SHORT, ASPECT)).tolist()
+
+
 def _left_out(
     clips: Clips, without: np.ndarray, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> tuple[LeftOut, ...]:
     """Counts the clips that fit no shape by the first thing that is in the way."""
-    height, width = clips.height[without], clips.width[without]
-    small, short = np.ones(len(height), bool), np.zeros(len(height), bool)
-    for shape in shapes:
-        _, to_height, to_width = shape.pixels
-        scale = np.maximum(to_height / height, to_width / width)
-        small &= scale > rules.max_upscale + SLACK
-        short |= kept_pixels(height, width, to_height, to_width, rules) > 0
-    reason = np.where(small, TOO_SMALL, np.where(short, TOO_SHORT, ASPECT))
-    rows = np.flatnonzero(without)
+    reason = np.array(why_left_out(clips, shapes, rules), object)
     result = []
     for name in (TOO_SHORT, TOO_SMALL, ASPECT):
-        those = rows[reason == name]
+        those = np.flatnonzero(without & (reason == name))
         if len(those):
             common = those[np.argsort(-clips.count[those], kind="stable")[:3]]
             examples = tuple(

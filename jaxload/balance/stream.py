@@ -7,9 +7,15 @@ from grain.experimental import index_shuffle
 
 _SHUFFLE_ROUNDS = 4  # Of Grain's block cipher; its own default.
 
+# Up to so many things their order is written down. The cipher has 16 bits at least, and
+# is asked again until what it says is in range: thousands of times for a few things.
+_MAX_WRITTEN = 1 << 14
+
 
 def shuffled(index: int, *, size: int, seed: int, stream: int, lap: int) -> int:
-    """Where a random order of `size` things has `index`; nothing is stored."""
+    """Where a random order of `size` things has `index`, for any size at once."""
+    if size <= _MAX_WRITTEN:
+        return int(_order(size, seed, stream, lap)[index])
     return index_shuffle(
         index,
         max_index=size - 1,
@@ -29,6 +35,13 @@ def stream_members(
             shuffled(offset, size=num_samples, seed=seed, stream=stream, lap=lap)
         )
     return np.array(members, dtype=np.int64)
+
+
+@functools.lru_cache(maxsize=512)
+def _order(size: int, seed: int, stream: int, lap: int) -> np.ndarray:
+    # Sorted raw bits: unlike its distributions, numpy promises these for ever.
+    bits = np.random.Philox(_shuffle_seed(seed, stream, lap)).random_raw(size)
+    return np.argsort(bits, kind="stable").astype(np.int32)
 
 
 @functools.lru_cache(maxsize=4096)

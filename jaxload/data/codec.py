@@ -1,17 +1,19 @@
 """Codecs turn pixels into latents and back."""
 
 import functools
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from jaxload.balance.shape import FRAME_STRIDE, PIXEL_STRIDE
+from jaxload.data.plugin import load_plugin
 from jaxload.errors import InputError
 
 # Shape suffixes: P pixel frames, Y X pixel rows and columns, F H W the latent's.
 
 
+@runtime_checkable
 class Codec(Protocol):
     """A way from pixels to latents and back, with the strides of Wan's VAE.
 
@@ -20,6 +22,8 @@ class Codec(Protocol):
     """
 
     name: str
+    """Says which one it is, and which version, to those who compare data sets."""
+
     channels: int
 
     def encode(self, video: UInt8[np.ndarray, "p y x 3"]) -> np.ndarray:
@@ -101,5 +105,9 @@ def haar_basis() -> np.ndarray:
     return np.array(rows, dtype=np.float32)
 
 
-CODECS: dict[str, Codec] = {HaarCodec.name: HaarCodec()}
-"""Codecs by name; a data set says which one made it."""
+_BUILT_IN = {HaarCodec.name: HaarCodec}
+
+
+def load_codec(name: str) -> Codec:
+    """Makes a codec: a built-in one, or module:attribute, called without arguments."""
+    return load_plugin("codec", name, _BUILT_IN)()

@@ -1,33 +1,35 @@
-"""A data set of drawn clips: shapes that move, each with a caption that says how."""
+"""A folder of drawn media: shapes that move, each with a caption that says how."""
 
 import dataclasses
+import json
+import os
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
-from jaxload.balance.shape import PIXEL_STRIDE, Shape
-from jaxload.data.codec import CODECS
-from jaxload.data.manifest import Entry
-from jaxload.data.record import Record, encode_record
-from jaxload.data.text import HashedNgramEncoder
+from jaxload.data.media import write_video
 from jaxload.errors import InputError
+from jaxload.files import write_atomically
+
+ORIGIN = ".origin"
+"""The file among drawn media that says what they depend on."""
 
 _CLIP = re.compile(r"(\d+)x(\d+)x(\d+)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SyntheticConfig:
-    """The clips that are drawn when the data set does not exist yet."""
+    """The media that are drawn when the data set does not exist yet."""
 
     num_samples: int
     """Images and clips to draw."""
 
     clips: tuple[str, ...]
     """Frames x height x width in pixels, from the most frequent to the rarest."""
-
-    text_dim: int
-    """Width of the text embeddings; the model must have the same."""
 
     seed: int = 0
     """Of the drawing; another seed is another data set."""
@@ -53,16 +55,10 @@ class SyntheticConfig:
                     "4k+1 frames and sizes in multiples of 16, such as 17x64x96"
                 )
 
-    def fingerprint(self) -> dict[str, object]:
-        """What the records depend on."""
-        return {
-            "source": "synthetic, version 1",
-            "codec": "haar",
-            "channels": CODECS["haar"].channels,
-            "text_encoder": HashedNgramEncoder.name,
-            **dataclasses.asdict(self),
-            "clips": list(self.clips),
-        }
+    def origin(self) -> str:
+        """What the drawn media depend on."""
+        fields = dataclasses.asdict(self)
+        return "drawn, version 2: " + ", ".join(f"{k}={v}" for k, v in fields.items())
 
 
 _COLOURS = {
@@ -143,19 +139,48 @@ def random_scene(rng: np.random.Generator, *, moving: bool) -> Scene:
     )
 
 
-def synthetic_samples(config: SyntheticConfig) -> Iterator[tuple[Entry, bytes]]:
-    """Draws, encodes and captions every sample, each from its own seed."""
-    codec = CODECS["haar"]
-    text_encoder = HashedNgramEncoder(config.text_dim)
+def draw_media(
+    config: SyntheticConfig,
+    directory: Path,
+    *,
+    fps: float,
+    on_file: Callable[[], None],
+) -> None:
+    """Draws a folder of images and clips with their captions, each from its own seed.
+
+    Everything goes into a sibling folder first, which then takes the final name: a
+    process that is killed leaves no folder behind that looks complete.
+    """
+    partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise InputError(
+            f"drawn media {directory}: cannot be written ({error.strerror}); choose "
+            "another data.path"
+        ) from error
+    captions = {}
     for i, clip in enumerate(_assign_clips(config)):
         frames, height, width = map(int, clip.split("x"))
         scene = random_scene(np.random.default_rng([config.seed, i]), moving=frames > 1)
-        latent = codec.encode(scene.draw(frames, height, width))
-        caption = scene.caption()
-        record = Record(latent=latent, text=text_encoder.encode(caption))
-        shape = Shape(1 + frames // 4, height // PIXEL_STRIDE, width // PIXEL_STRIDE)
-        entry = Entry(id=f"synthetic-{i:06d}", caption=caption, shape=shape)
-        yield entry, encode_record(record)
+        video = scene.draw(frames, height, width)
+        name = f"{i:06d}.{'mp4' if frames > 1 else 'png'}"
+        captions[name] = scene.caption()
+        if frames > 1:
+            write_video(partial / name, video, fps=fps)
+        else:
+            Image.fromarray(video[0]).save(partial / name)
+        on_file()
+    (partial / ORIGIN).write_text(config.origin())
+    rows = [{"file_name": name, "caption": text} for name, text in captions.items()]
+    lines = (json.dumps(row) + "\n" for row in rows)
+    write_atomically(partial / "metadata.jsonl", lines)
+    try:
+        partial.rename(directory)
+    except OSError:
+        if not directory.exists():
+            raise
+        shutil.rmtree(partial)  # Another process was faster, and drew the same.
 
 
 def _assign_clips(config: SyntheticConfig) -> list[str]:

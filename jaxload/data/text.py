@@ -1,13 +1,31 @@
-"""A text encoder that needs no download: words become sums of hashed n-grams."""
+"""Text encoders turn captions into embeddings; the built-in one needs no download."""
 
 import functools
 import hashlib
 import re
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from jaxload.data.plugin import load_plugin
+from jaxload.errors import InputError
+
 _WORD = re.compile(r"\w+")
 _NGRAM = 3
+
+
+@runtime_checkable
+class TextEncoder(Protocol):
+    """A way from a caption to embeddings."""
+
+    name: str
+    """Says which one it is, and which version, to those who compare data sets."""
+
+    dim: int
+
+    def encode(self, caption: str) -> np.ndarray:
+        """Returns `[T, dim]` in float32, at the caption's own length."""
+        ...
 
 
 class HashedNgramEncoder:
@@ -27,6 +45,21 @@ class HashedNgramEncoder:
         words = _WORD.findall(caption.lower())
         rows = [_word_embedding(word, self.dim) for word in words]
         return np.array(rows, dtype=np.float32).reshape(len(words), self.dim)
+
+
+def load_text_encoder(name: str, dim: int) -> TextEncoder:
+    """Makes a text encoder: a built-in one of any width, or module:attribute.
+
+    The latter is called without arguments; its width has to be `dim`.
+    """
+    built_in = {HashedNgramEncoder.name: lambda: HashedNgramEncoder(dim)}
+    encoder = load_plugin("text encoder", name, built_in)()
+    if encoder.dim != dim:
+        raise InputError(
+            f"text encoder {name!r}: gives embeddings of width {encoder.dim}, expected "
+            f"{dim}; set model.text_dim={encoder.dim}"
+        )
+    return encoder
 
 
 @functools.lru_cache(maxsize=65_536)

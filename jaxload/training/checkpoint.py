@@ -1,4 +1,4 @@
-"""Checkpoints: the training state by step, written by Orbax in the background."""
+"""Checkpoints: training state and place in the data, written in the background."""
 
 from pathlib import Path
 from typing import Any
@@ -7,6 +7,9 @@ import jax
 import orbax.checkpoint as ocp
 
 from jaxload.training.step import TrainState
+
+_STATE = "state"
+_DATA = "data"
 
 
 class Checkpoints:
@@ -19,7 +22,10 @@ class Checkpoints:
         registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
         self._manager = ocp.CheckpointManager(
             directory.resolve(),
-            item_handlers=ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
+            item_handlers={
+                _STATE: ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
+                _DATA: ocp.JsonCheckpointHandler(),
+            },
             options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
         )
 
@@ -27,17 +33,32 @@ class Checkpoints:
         """The step of the newest complete checkpoint."""
         return self._manager.latest_step()
 
-    def save(self, step: int, state: TrainState) -> None:
-        """Copies the state off the devices; the rest happens in the background."""
-        self._manager.save(step, args=ocp.args.PyTreeSave(_tree(state)))
+    def save(self, step: int, state: TrainState, data: dict[str, Any]) -> None:
+        """Copies the state off the devices; the rest happens in the background.
+
+        `data` is the state of the iterator over micro-batches, the same on every host.
+        """
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                **{
+                    _STATE: ocp.args.PyTreeSave(_tree(state)),
+                    _DATA: ocp.args.JsonSave(data),
+                }
+            ),
+        )
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Reads a state with the shapes, types and shardings of `like`."""
         restore_args = ocp.checkpoint_utils.construct_restore_args(_tree(like))
-        tree = self._manager.restore(
-            step, args=ocp.args.PyTreeRestore(_tree(like), restore_args=restore_args)
-        )
-        return TrainState(**tree)
+        wanted = ocp.args.PyTreeRestore(_tree(like), restore_args=restore_args)
+        found = self._manager.restore(step, args=ocp.args.Composite(**{_STATE: wanted}))
+        return TrainState(**found[_STATE])
+
+    def restore_data(self, step: int) -> dict[str, Any]:
+        """Reads the state of the iterator over micro-batches."""
+        args = ocp.args.Composite(**{_DATA: ocp.args.JsonRestore()})
+        return self._manager.restore(step, args=args)[_DATA]
 
     def __enter__(self) -> "Checkpoints":
         return self

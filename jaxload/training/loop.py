@@ -3,8 +3,8 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 
@@ -59,6 +59,17 @@ class Programs:
     """(state, sums) -> state, empty sums, scalars."""
 
 
+@runtime_checkable
+class Batches(Protocol):
+    """Micro-batches on the devices, from an iterator that knows where it is."""
+
+    def __next__(self) -> Mapping[str, jax.Array]: ...
+
+    def get_state(self) -> dict[str, Any]:
+        """What a resume sets it to."""
+        ...
+
+
 @dataclasses.dataclass(frozen=True)
 class _Running:
     """A step that was handed to the devices and has not been waited for."""
@@ -71,7 +82,7 @@ class _Running:
 def fit(
     state: TrainState,
     sums: Sums,
-    batches: Iterator[Mapping[str, jax.Array]],
+    batches: Batches,
     *,
     start: int,
     config: TrainConfig,
@@ -97,7 +108,7 @@ def fit(
             done = step + 1
             if done % config.checkpoint_every == 0 or done == config.num_steps:
                 clock.drain()  # A checkpoint never runs ahead of its metrics.
-                checkpoints.save(done, state)
+                checkpoints.save(done, state, batches.get_state())
             if allowed is not None and compiles.count > allowed:
                 _fail_on_compile(schedule, step, compiles.count - allowed)
             allowed = compiles.count

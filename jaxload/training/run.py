@@ -1,7 +1,8 @@
 """A training run from config to picture, phase by phase."""
 
+import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import grain
@@ -15,14 +16,14 @@ from jaxload.balance import plan as plan_lib
 from jaxload.balance.plan import Plan
 from jaxload.balance.schedule import Lockstep
 from jaxload.config import Config
-from jaxload.data.codec import CODECS
-from jaxload.data.dataset import open_dataset
+from jaxload.data.codec import load_codec
+from jaxload.data.loader import ReadAhead, micro_batch_dataset
 from jaxload.data.manifest import Manifest
 from jaxload.data.media import write_gif
-from jaxload.data.source import MicroBatchSource, micro_batches
-from jaxload.data.text import HashedNgramEncoder, pad_text
+from jaxload.data.text import load_text_encoder, pad_text
 from jaxload.errors import InputError
-from jaxload.files import write_atomically
+from jaxload.files import read_json, write_atomically
+from jaxload.opening import open_dataset
 from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh, replicated
 from jaxload.plan_report import print_plan
 from jaxload.planning import check_plan, plan_run
@@ -47,11 +48,10 @@ from jaxload.training.telemetry import (
     StepMetrics,
     read_metrics,
 )
-from jaxload.training.workdir import WorkDir, read_json
+from jaxload.training.workdir import RESTORE, WorkDir
 
 _DEVICE_PREFETCH = 2  # Micro-batches that lie on the devices ahead of their use.
 _MAX_COMPILE_THREADS = 8  # Each may take gigabytes for a large model.
-_TEXT_ENCODER = HashedNgramEncoder.name
 _FPS = 8
 _ENLARGE = 4
 
@@ -60,8 +60,8 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     """Trains from the newest checkpoint, or from the start, to the last step."""
     # --- Data and plan: all that can be wrong with the input is found here ---
     _check_policy(config)
-    manifest = open_dataset(config.data, config.synthetic, console)
-    _check_model_fits(config, manifest)
+    manifest = open_dataset(config, console)
+    _check_model_fits(config, manifest, console)
     mesh = replica_mesh()
     plan = _settle_plan(config, manifest, mesh, workdir)
     rows = read_metrics(workdir.metrics)
@@ -77,22 +77,27 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
-        state, sums = compiled[INIT]()
-        start = checkpoints.latest_step() or 0
-        if start:
-            state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
-            console.print(f"resuming at step {start}", highlight=False)
         schedule = Lockstep(
             buckets=plan.buckets,
             seed=config.train.seed,
             num_replicas=mesh.size,
             accumulate=config.train.accumulate,
         )
-        with _Reporter(config, workdir, console, rows, start) as reporter:
+        batches = _device_batches(config, manifest, schedule, mesh)
+        state, sums = compiled[INIT]()
+        start = checkpoints.latest_step() or 0
+        if start:
+            state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
+            batches.set_state(checkpoints.restore_data(start))
+            console.print(f"resuming at step {start}", highlight=False)
+        with (
+            contextlib.closing(batches),
+            _Reporter(config, workdir, console, rows, start) as reporter,
+        ):
             state = fit(
                 state,
                 sums,
-                _device_batches(config, manifest, schedule, mesh, start),
+                batches,
                 start=start,
                 config=config.train,
                 programs=training_programs(compiled, plan),
@@ -171,21 +176,29 @@ def _check_policy(config: Config) -> None:
         )
 
 
-def _check_model_fits(config: Config, manifest: Manifest) -> None:
-    for field, known in (("codec", list(CODECS)), ("text_encoder", [_TEXT_ENCODER])):
+def _check_model_fits(config: Config, manifest: Manifest, console: Console) -> None:
+    for section, field in (
+        ("data", "codec"),
+        ("data", "text_encoder"),
+        ("model", "channels"),
+        ("model", "text_dim"),
+    ):
+        wanted = getattr(getattr(config, section), field)
         found = manifest.fingerprint.get(field)
-        if found not in known:
-            raise InputError(
-                f"data set {manifest.directory}: made with {field} {found!r}, expected "
-                f"one of {known}; prepare it with one of these"
-            )
-    for field in ("text_dim", "channels"):
-        found, wanted = manifest.fingerprint.get(field), getattr(config.model, field)
         if found != wanted:
             raise InputError(
-                f"model.{field}={wanted}: data set {manifest.directory} was made with "
-                f"{found}; set model.{field}={found}"
+                f"{section}.{field}={wanted}: data set {manifest.directory} was made "
+                f"with {found}; set {section}.{field}={found}"
             )
+    lengths = manifest.read_column("text_tokens").to_numpy()
+    num_cut = int((lengths > config.model.num_text_tokens).sum())
+    if num_cut:
+        console.print(
+            f"{num_cut:,} of {len(lengths):,} captions are cut to "
+            f"model.num_text_tokens={config.model.num_text_tokens}; the longest has "
+            f"{lengths.max()} tokens",
+            highlight=False,
+        )
 
 
 def _settle_plan(
@@ -193,7 +206,8 @@ def _settle_plan(
 ) -> Plan:
     """The plan that a resumed run already has, or a new one."""
     if workdir.plan.exists():
-        plan = plan_lib.from_dict(read_json(workdir.plan), name=str(workdir.plan))
+        content = read_json(workdir.plan, remedy=RESTORE)
+        plan = plan_lib.from_dict(content, name=str(workdir.plan))
         check_plan(plan, manifest, num_replicas=mesh.size)
         return plan
     return plan_run(config, manifest, num_replicas=mesh.size)
@@ -218,18 +232,19 @@ def _compile(
 
 
 def _device_batches(
-    config: Config, manifest: Manifest, schedule: Lockstep, mesh: Mesh, start: int
-) -> Iterator[dict[str, jax.Array]]:
-    """The run's micro-batches from a step on, read ahead onto the devices."""
-    accumulate = config.train.accumulate
-    source = MicroBatchSource(
-        manifest,
-        schedule,
-        replicas=local_replicas(mesh),
-        num_micro_steps=config.train.num_steps * accumulate,
-        num_text_tokens=config.model.num_text_tokens,
+    config: Config, manifest: Manifest, schedule: Lockstep, mesh: Mesh
+) -> grain.DatasetIterator[dict[str, jax.Array]]:
+    """The run's micro-batches, read ahead onto the devices."""
+    on_host = ReadAhead(
+        micro_batch_dataset(
+            manifest,
+            schedule,
+            replicas=local_replicas(mesh),
+            num_micro_steps=config.train.num_steps * config.train.accumulate,
+            num_text_tokens=config.model.num_text_tokens,
+        ),
+        config.data,
     )
-    on_host = micro_batches(source, config.data, start=start * accumulate)
     on_device = on_host.map(lambda batch: place_batch(batch, mesh))
     return iter(
         grain.experimental.ThreadPrefetchIterDataset(
@@ -242,11 +257,13 @@ def _draw_sample(
     config: Config, sampler: Compiled, state: TrainState, mesh: Mesh, path: Path
 ) -> None:
     """Draws the config's sample and writes it as an animation."""
-    text = HashedNgramEncoder(config.model.text_dim).encode(config.sample.caption)
+    encoder = load_text_encoder(config.data.text_encoder, config.model.text_dim)
+    text = encoder.encode(config.sample.caption)
     latent = sampler(
         state.params,
         jax.device_put(pad_text(text, config.model.num_text_tokens), replicated(mesh)),
         jax.device_put(np.int32(config.sample.seed), replicated(mesh)),
     )
-    video = CODECS["haar"].decode(np.asarray(jax.device_get(latent)))
+    codec = load_codec(config.data.codec)
+    video = codec.decode(np.asarray(jax.device_get(latent)))
     write_gif(path, video, fps=_FPS, enlarge=_ENLARGE)

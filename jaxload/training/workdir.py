@@ -10,13 +10,17 @@ from pathlib import Path
 from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
-from jaxload.files import write_atomically
+from jaxload.files import read_json, write_atomically
+
+RESTORE = "restore the file, or choose another --workdir"
+"""What to do about a file of a work directory that cannot be read."""
 
 # What may change between the start of a run and its resume: nothing that a step depends
 # on, so that the losses of the longer run begin with those of the shorter. The data set
 # may move: the plan knows which one it must be.
 _CHANGEABLE = (
     "data.path",
+    "data.num_workers",
     "data.num_threads",
     "data.num_prefetch",
     "train.num_steps",
@@ -81,7 +85,8 @@ class WorkDir:
         """Whether a run of this many steps, or more, is here with all its files."""
         if not self.finished.exists():
             return False
-        return read_json(self.finished)["num_steps"] >= config.train.num_steps
+        found = read_json(self.finished, remedy=RESTORE)
+        return found["num_steps"] >= config.train.num_steps
 
     def mark_finished(self, config: Config) -> None:
         """Says that every file of the run is written."""
@@ -103,22 +108,9 @@ class WorkDir:
                 f"{self.config.name}; train one first, or check --workdir"
             )
         try:
-            return config_lib.from_dict(read_json(self.config))
+            return config_lib.from_dict(read_json(self.config, remedy=RESTORE))
         except InputError as error:
             raise InputError(f"{self.config}: {error}") from error
-
-
-def read_json(path: Path) -> dict:
-    """Reads a JSON object that one of our commands wrote."""
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:  # Not UTF-8, or not JSON.
-        raise InputError(
-            f"{path}: not JSON ({error}); restore the file, or choose another --workdir"
-        ) from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a JSON object, got {content!r}")
-    return content
 
 
 @contextlib.contextmanager

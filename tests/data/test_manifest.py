@@ -1,22 +1,41 @@
-"""Tests of jaxload.data.manifest and jaxload.data.writer."""
+"""Tests of jaxload.data.manifest."""
 
+import itertools
+import pickle
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from jaxload.balance.shape import Shape
-from jaxload.data.manifest import FILE_NAME, Entry, read_manifest
-from jaxload.data.writer import write_dataset
+from jaxload.data.manifest import (
+    FILE_NAME,
+    Entry,
+    Manifest,
+    entry_table,
+    read_manifest,
+    write_manifest,
+)
 from jaxload.errors import InputError
+from tests.data.datasets import write_dataset
+
+
+def entry_of(shape: Shape, number: int = 0) -> Entry:
+    return Entry(
+        id=f"s{number}",
+        source=f"{number}.mp4",
+        caption=f"sample {number}",
+        text_tokens=number,
+        shape=shape,
+    )
 
 
 def entries(count: int):
     for i in range(count):
-        shape = Shape(1 + i % 2, 2, 2)
-        yield Entry(id=f"s{i}", caption=f"sample {i}", shape=shape), bytes([i]) * 1000
+        yield entry_of(Shape(1 + i % 2, 2, 2), i), bytes([i]) * 1000
 
 
 @pytest.fixture
@@ -31,9 +50,32 @@ def test_round_trip(dataset: Path):
     assert len(manifest) == 10
     assert [shard.num_records for shard in manifest.shards] == [4, 4, 2]
     assert manifest.fingerprint == {"codec": "x"}
-    assert manifest.table["caption"][3].as_py() == "sample 3"
-    rows = manifest.rows_by_shape()
+    assert manifest.read_column("caption")[3].as_py() == "sample 3"
+    assert manifest.read_column("text_tokens").to_pylist() == list(range(10))
+    rows = manifest.rows_by_shape
+    assert list(rows) == [Shape(1, 2, 2), Shape(2, 2, 2)]
     assert rows[Shape(2, 2, 2)].tolist() == [1, 3, 5, 7, 9]
+
+
+def test_a_copy_for_another_process_reads_its_rows_there(dataset: Path):
+    manifest = read_manifest(dataset)
+    size = len(pickle.dumps(manifest))
+    rows = manifest.rows_by_shape
+    assert len(pickle.dumps(manifest)) == size
+    copy = pickle.loads(pickle.dumps(manifest))
+    np.testing.assert_equal(copy.rows_by_shape, rows)
+    assert copy.digest() == manifest.digest()
+
+
+def test_rows_by_shape_of_more_shapes_than_16_bits_count(tmp_path: Path):
+    sizes = itertools.product((1, 2), range(2, 400, 2), range(2, 360, 2))
+    shapes = list(itertools.starmap(Shape, sizes))
+    assert len(shapes) > 1 << 16
+    table = entry_table([entry_of(shape) for shape in shapes])
+    write_manifest(tmp_path, [table, table], [], {})
+    rows = Manifest(directory=tmp_path, shards=(), fingerprint={}).rows_by_shape
+    assert list(rows) == shapes
+    assert all(rows[s].tolist() == [i, i + len(shapes)] for i, s in enumerate(shapes))
 
 
 def test_locate_names_shard_and_record(dataset: Path):
@@ -42,28 +84,18 @@ def test_locate_names_shard_and_record(dataset: Path):
     )
 
 
-def test_digest_follows_the_fingerprint(dataset: Path, tmp_path: Path):
-    other = tmp_path / "other"
-    write_dataset(other, entries(2), samples_per_shard=4, fingerprint={"codec": "y"})
-    assert read_manifest(dataset).digest() != read_manifest(other).digest()
+def test_digest_follows_the_fingerprint_and_the_records(dataset: Path, tmp_path: Path):
+    def digest_of(name: str, samples, codec: str) -> str:
+        path = tmp_path / name
+        fingerprint = {"codec": codec}
+        write_dataset(path, samples, samples_per_shard=4, fingerprint=fingerprint)
+        return read_manifest(path).digest()
 
-
-def test_a_failed_writer_leaves_nothing_behind(tmp_path: Path):
-    def failing():
-        yield from entries(3)
-        raise RuntimeError("disk on fire")
-
-    with pytest.raises(RuntimeError, match="disk on fire"):
-        write_dataset(tmp_path / "set", failing(), samples_per_shard=2, fingerprint={})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot be written .*choose another data"):
-        write_dataset(
-            tmp_path / "file" / "set", entries(1), samples_per_shard=1, fingerprint={}
-        )
+    first = read_manifest(dataset).digest()
+    assert digest_of("same", entries(10), "x") == first
+    assert digest_of("codec", entries(10), "y") != first
+    changed = ((entry, record[::-1] + b"!") for entry, record in entries(10))
+    assert digest_of("records", changed, "x") != first
 
 
 def truncate_shard(path: Path) -> None:

@@ -1,22 +1,23 @@
 """Tests of jaxload.data.source."""
 
 import dataclasses
+import re
+import shutil
 from pathlib import Path
 
 import grain
+import ml_dtypes
 import numpy as np
 import pytest
-from grain.experimental import assert_equal_output_after_checkpoint
-from rich.console import Console
+import safetensors
 
 from jaxload.balance.schedule import Lockstep
 from jaxload.config import Config
-from jaxload.data.dataset import open_dataset
 from jaxload.data.manifest import Manifest
-from jaxload.data.record import decode_record
-from jaxload.data.source import Batch, MicroBatchSource, micro_batches
+from jaxload.data.source import Batch, DataConfig, MicroBatchSource
 from jaxload.errors import InputError
 from jaxload.planning import plan_run
+from tests.data.datasets import write_as_one_shard
 
 
 def make_schedule(config: Config, manifest: Manifest, *, num_replicas=1) -> Lockstep:
@@ -46,6 +47,23 @@ def source(debug_config: Config, debug_manifest: Manifest) -> MicroBatchSource:
     return make_source(debug_config, debug_manifest, schedule)
 
 
+@pytest.fixture
+def copied(debug_manifest: Manifest, tmp_path: Path) -> Manifest:
+    """The debug data set, in one shard that may be damaged."""
+    write_as_one_shard(debug_manifest, tmp_path / "set")
+    return dataclasses.replace(
+        debug_manifest,
+        directory=tmp_path / "set",
+        shards=(
+            dataclasses.replace(
+                debug_manifest.shards[0],
+                name="shard-00000.array_record",
+                num_records=len(debug_manifest),
+            ),
+        ),
+    )
+
+
 def test_element_i_is_what_the_schedule_names(
     debug_config: Config, debug_manifest: Manifest, source: MicroBatchSource
 ):
@@ -53,27 +71,44 @@ def test_element_i_is_what_the_schedule_names(
     for i in range(len(source)):
         batch, micro = source[i], schedule.micro_batch(i, 0)
         bucket = schedule.buckets[micro.bucket]
-        rows = debug_manifest.rows_by_shape()[bucket.shape][micro.members]
+        rows = debug_manifest.rows_by_shape[bucket.shape][micro.members]
         np.testing.assert_array_equal(batch["id"], rows)
         shape = bucket.shape
-        assert batch["latent"].shape == (
-            bucket.batch,
-            shape.frames,
-            shape.height,
-            shape.width,
-            16,
-        )
+        size = (bucket.batch, shape.frames, shape.height, shape.width, 16)
+        assert batch["latent"].shape == size
 
 
-def test_leaves_hold_the_records(debug_manifest: Manifest, source: MicroBatchSource):
-    records = grain.sources.ArrayRecordDataSource(debug_manifest.shard_paths())
+def load_record(data: bytes) -> dict[str, np.ndarray]:
+    """Reads a record with the safetensors library."""
+    return {
+        name: np.frombuffer(tensor["data"], ml_dtypes.bfloat16).reshape(tensor["shape"])
+        for name, tensor in safetensors.deserialize(data)
+    }
+
+
+def test_leaves_hold_the_records(
+    debug_config: Config, debug_manifest: Manifest, source: MicroBatchSource
+):
+    # Read by others: ArrayRecord's source, and the safetensors library.
+    paths = [str(debug_manifest.directory / s.name) for s in debug_manifest.shards]
+    records = grain.sources.ArrayRecordDataSource(paths)
     batch = source[3]
-    for i, row in enumerate(batch["id"]):
-        record = decode_record(records[int(row)])
-        np.testing.assert_array_equal(batch["latent"][i], record.latent)
-        count = len(record.text)
-        np.testing.assert_array_equal(batch["text"][i, :count], record.text)
+    assert batch["text"].shape[1] == debug_config.model.num_text_tokens
+    for i, row in enumerate(batch["id"].tolist()):
+        record = load_record(records[row])
+        np.testing.assert_array_equal(batch["latent"][i], record["latent"])
+        count = len(record["text"])
+        np.testing.assert_array_equal(batch["text"][i, :count], record["text"])
         assert not batch["text"][i, count:].any()
+
+
+def test_longer_text_is_cut(debug_config: Config, debug_manifest: Manifest):
+    schedule = make_schedule(debug_config, debug_manifest)
+    cut = MicroBatchSource(
+        debug_manifest, schedule, replicas=[0], num_micro_steps=1, num_text_tokens=3
+    )[0]
+    whole = make_source(debug_config, debug_manifest, schedule)[0]
+    np.testing.assert_array_equal(cut["text"], whole["text"][:, :3])
 
 
 def test_hosts_together_read_the_global_batch(
@@ -90,36 +125,86 @@ def test_hosts_together_read_the_global_batch(
         np.testing.assert_array_equal(ids, whole[i]["id"])
 
 
-def test_resumes_at_every_step(debug_config: Config, source: MicroBatchSource):
-    assert_equal_output_after_checkpoint(
-        micro_batches(source, debug_config.data, start=0)
-    )
-
-
-def test_starting_later_gives_the_rest(debug_config: Config, source: MicroBatchSource):
-    late = list(micro_batches(source, debug_config.data, start=5))
-    assert len(late) == len(source) - 5
-    np.testing.assert_array_equal(late[0]["id"], source[5]["id"])
-
-
-def test_a_record_of_another_shape_is_named(
-    debug_config: Config, debug_manifest: Manifest
+def test_a_host_opens_only_shards_that_it_needs(
+    debug_config: Config, debug_manifest: Manifest, tmp_path: Path
 ):
-    table = debug_manifest.table
-    swapped = table.take(list(reversed(range(len(table)))))
-    manifest = dataclasses.replace(debug_manifest, table=swapped)
-    source = make_source(debug_config, manifest, make_schedule(debug_config, manifest))
+    schedule = make_schedule(debug_config, debug_manifest)
+    rows = make_source(debug_config, debug_manifest, schedule)[0]["id"].tolist()
+    shutil.copytree(debug_manifest.directory, tmp_path / "set")
+    there = dataclasses.replace(debug_manifest, directory=tmp_path / "set")
+    needed = {there.locate(row).split(",")[0] for row in rows}
+    for shard in there.shards:
+        path = there.directory / shard.name
+        if str(path) not in needed:
+            path.unlink()
+    source = make_source(debug_config, there, schedule)
+    np.testing.assert_array_equal(source[0]["id"], rows)
+
+
+def test_a_record_of_another_shape_is_named(debug_config: Config, copied: Manifest):
+    schedule = make_schedule(debug_config, copied)
+    shapes = list(copied.rows_by_shape)
+    rows = {
+        shape: np.resize(copied.rows_by_shape[other], len(copied.rows_by_shape[shape]))
+        for shape, other in zip(shapes, shapes[1:] + shapes[:1], strict=True)
+    }
+    copied.__dict__["rows_by_shape"] = rows
+    source = make_source(debug_config, copied, schedule)
     with pytest.raises(InputError, match=r"record \d+: expected a latent of"):
         read_all(source)
 
 
-def test_a_damaged_record_is_named(debug_config: Config, tmp_path: Path):
-    data = dataclasses.replace(debug_config.data, path=str(tmp_path / "set"))
-    manifest = open_dataset(data, debug_config.synthetic, Console(quiet=True))
-    shard = tmp_path / "set" / "shard-00000.array_record"
-    content = bytearray(shard.read_bytes())
-    content[2_000:4_000] = bytes(2_000)  # The size stays what the manifest says.
-    shard.write_bytes(content)
-    source = make_source(debug_config, manifest, make_schedule(debug_config, manifest))
+def test_a_row_that_points_nowhere_is_named(debug_config: Config, copied: Manifest):
+    schedule = make_schedule(debug_config, copied)
+    whole = copied.shards[0]
+    path = copied.directory / whole.name
+    claimed = dataclasses.replace(whole, num_records=whole.num_records + 5)
+    longer = dataclasses.replace(copied, shards=(claimed,))
+    shape = schedule.buckets[0].shape
+    longer.__dict__["rows_by_shape"] = {
+        **copied.rows_by_shape,
+        shape: copied.rows_by_shape[shape] * 0 + whole.num_records + 2,
+    }
+    source = make_source(debug_config, longer, schedule)
+    message = rf"{path}, record {whole.num_records + 2}: cannot be read"
+    with pytest.raises(InputError, match=message):
+        read_all(source)
+
+
+def test_a_missing_shard_is_named(debug_config: Config, copied: Manifest):
+    source = make_source(debug_config, copied, make_schedule(debug_config, copied))
+    (copied.directory / copied.shards[0].name).unlink()
     with pytest.raises(InputError, match=r"shard-00000.*record \d+: cannot be read"):
         read_all(source)
+
+
+def test_a_flipped_byte_never_goes_unnoticed(debug_config: Config, copied: Manifest):
+    """Each byte of a shard that is flipped is an error, or changes nothing at all."""
+    schedule = make_schedule(debug_config, copied)
+    path = copied.directory / copied.shards[0].name
+    good, errors = path.read_bytes(), []
+    expected = read_all(make_source(debug_config, copied, schedule))
+    for place in np.random.default_rng(0).integers(len(good), size=60).tolist():
+        content = bytearray(good)
+        content[place] ^= 0x10
+        path.write_bytes(content)
+        try:
+            found = read_all(make_source(debug_config, copied, schedule))
+        except InputError as error:
+            errors.append(str(error))
+            continue
+        for one, two in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(one["latent"], two["latent"])
+            np.testing.assert_array_equal(one["text"], two["text"])
+    assert len(errors) > 10
+    assert all(re.search(rf"{path}, record \d+: cannot be", e) for e in errors)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "least"),
+    [("num_workers", -1, 0), ("num_threads", 0, 1), ("num_prefetch", 0, 1)],
+)
+def test_numbers_are_checked(field: str, value: int, least: int):
+    message = rf"data.{field}={value}: expected {least} or more"
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(DataConfig(path="x"), **{field: value})

@@ -1,20 +1,23 @@
-"""Tests of jaxload.data.synthetic and jaxload.data.dataset."""
+"""Tests of jaxload.data.synthetic."""
 
 import collections
 import dataclasses
-import io
+from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from jaxload.config import Config
-from jaxload.data.dataset import open_dataset
-from jaxload.data.manifest import Manifest
-from jaxload.data.synthetic import Scene, SyntheticConfig, synthetic_samples
+from jaxload.data.frames import read_frames
+from jaxload.data.listing import list_media
+from jaxload.data.synthetic import (
+    Scene,
+    SyntheticConfig,
+    draw_media,
+    random_scene,
+)
 from jaxload.errors import InputError
 
-CONFIG = SyntheticConfig(num_samples=40, clips=("1x32x32", "9x32x48"), text_dim=16)
+CONFIG = SyntheticConfig(num_samples=40, clips=("1x32x32", "9x32x48"))
 SCENE = Scene(
     form="circle",
     colour="red",
@@ -52,37 +55,58 @@ def test_colours_are_those_of_the_caption():
     np.testing.assert_array_equal(frame[0, 0], (15, 15, 20))
 
 
-def test_the_same_seed_draws_the_same_bytes():
-    assert list(synthetic_samples(CONFIG)) == list(synthetic_samples(CONFIG))
+def drawn(config: SyntheticConfig, directory: Path) -> dict[str, bytes]:
+    draw_media(config, directory, fps=16.0, on_file=lambda: None)
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def test_the_same_seed_draws_the_same_bytes(tmp_path: Path):
+    first = drawn(CONFIG, tmp_path / "a")
+    assert drawn(CONFIG, tmp_path / "b") == first
     other = dataclasses.replace(CONFIG, seed=1)
-    assert list(synthetic_samples(CONFIG)) != list(synthetic_samples(other))
+    assert drawn(other, tmp_path / "c") != first
+    assert other.origin() != CONFIG.origin()
 
 
-def test_sizes_listed_first_come_most_often():
+def test_media_look_like_what_is_drawn(tmp_path: Path):
+    drawn(CONFIG, tmp_path / "media")
+    captions = {
+        file.name: file.caption for file in list_media(tmp_path / "media").files
+    }
+    assert len(captions) == CONFIG.num_samples
+    assert all(caption and "background" in caption for caption in captions.values())
+    clip = next(name for name in captions if name.endswith(".mp4"))
+    found = [frame.rgb() for frame in read_frames(tmp_path / "media" / clip)]
+    number = int(clip.removesuffix(".mp4"))
+    scene = random_scene(np.random.default_rng([CONFIG.seed, number]), moving=True)
+    assert captions[clip] == scene.caption()
+    expected = scene.draw(9, 32, 48)
+    assert len(found) == len(expected)
+    # Compressed, with half the colour resolution: close, not equal.
+    assert np.abs(np.array(found) - expected.astype(float)).mean() < 6
+
+
+def test_sizes_listed_first_come_most_often(tmp_path: Path):
     config = dataclasses.replace(CONFIG, num_samples=200)
-    counts = collections.Counter(e.shape.frames for e, _ in synthetic_samples(config))
-    assert counts[1] > counts[3] > 0
+    counts = collections.Counter(
+        Path(name).suffix for name in drawn(config, tmp_path / "m")
+    )
+    assert counts[".png"] > counts[".mp4"] > 0
+
+
+def test_a_process_that_was_faster_is_no_error(tmp_path: Path):
+    first = drawn(CONFIG, tmp_path / "media")
+    assert drawn(CONFIG, tmp_path / "media") == first
+    assert [path.name for path in tmp_path.iterdir()] == ["media"]
+
+
+def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot be written .*choose another data"):
+        drawn(CONFIG, tmp_path / "file" / "media")
 
 
 @pytest.mark.parametrize("clip", ["4x32x32", "5x20x32", "5x32", "x", "5x0x16"])
 def test_rejects_sizes_that_the_model_cannot_take(clip):
     with pytest.raises(InputError, match=r"4k\+1 frames and sizes in multiples of 16"):
         dataclasses.replace(CONFIG, clips=(clip,))
-
-
-def test_a_data_set_is_drawn_once(debug_config: Config, debug_manifest: Manifest):
-    out = io.StringIO()
-    path = debug_manifest.directory / "manifest.parquet"
-    before = path.stat().st_mtime_ns
-    open_dataset(debug_config.data, debug_config.synthetic, Console(file=out))
-    assert path.stat().st_mtime_ns == before
-    assert out.getvalue() == ""
-
-
-def test_a_data_set_made_otherwise_is_refused(
-    debug_config: Config, debug_manifest: Manifest
-):
-    assert debug_config.synthetic is not None
-    other = dataclasses.replace(debug_config.synthetic, seed=7)
-    with pytest.raises(InputError, match=r"was made with seed=0, this config wants 7"):
-        open_dataset(debug_config.data, other, Console(quiet=True))

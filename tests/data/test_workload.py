@@ -16,8 +16,8 @@ from jaxload.balance.shape import Shape
 from jaxload.data.manifest import Entry
 from jaxload.data.workload import Rows, is_prepared
 from jaxload.data.workload import read_rows as read
-from jaxload.data.writer import write_dataset
 from jaxload.errors import InputError
+from tests.data.datasets import write_dataset
 
 HEADER = "id,num_frames,height,width,fps"
 NUMBERS = ("num_frames", "height", "width", "fps")
@@ -253,10 +253,9 @@ def test_rows_are_counted_through_a_directory(tmp_path: Path):
 
 
 def test_is_prepared(tmp_path: Path, plain: Path):
-    entry = Entry(id="a", caption="a", shape=Shape(1, 2, 2))
-    write_dataset(
-        tmp_path / "set", [(entry, b"x")], samples_per_shard=1, fingerprint={}
-    )
+    shape = Shape(1, 2, 2)
+    entry = Entry(id="a", source="a", caption="a", text_tokens=1, shape=shape)
+    write_dataset(tmp_path / "set", [(entry, b"x")])
     assert is_prepared(tmp_path / "set")
     assert not is_prepared(plain)
     assert not is_prepared(tmp_path / "none")

@@ -14,6 +14,8 @@ from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.programs import abstract_state, make_trainer
 from jaxload.training.step import TrainState
 
+DATA = {"micro_step": 28}
+
 
 @pytest.fixture(scope="module")
 def state(debug_config: Config) -> TrainState:
@@ -31,11 +33,12 @@ def test_round_trip_bit_for_bit(
     debug_config: Config, state: TrainState, tmp_path: Path
 ):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
-        checkpoints.save(7, state)
+        checkpoints.save(7, state, DATA)
     assert latest(tmp_path) == 7
     like = abstract_state(debug_config, make_trainer(debug_config), replica_mesh())
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         restored = checkpoints.restore(7, like)
+        assert checkpoints.restore_data(7) == DATA
     assert jax.tree.structure(restored) == jax.tree.structure(state)
     for one, two in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
         np.testing.assert_array_equal(one, two)
@@ -45,7 +48,7 @@ def test_round_trip_bit_for_bit(
 def test_keeps_the_newest(state: TrainState, tmp_path: Path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         for step in (1, 2, 3):
-            checkpoints.save(step, state)
+            checkpoints.save(step, state, DATA)
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["2", "3"]
 
 
@@ -54,7 +57,7 @@ def test_an_error_does_not_lose_the_checkpoint_being_written(
 ):
     def save_and_fail() -> None:
         with Checkpoints(tmp_path, keep=2) as checkpoints:
-            checkpoints.save(5, state)
+            checkpoints.save(5, state, DATA)
             raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
@@ -66,7 +69,7 @@ def test_a_checkpoint_that_was_not_finished_does_not_count(
     state: TrainState, tmp_path: Path
 ):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
-        checkpoints.save(1, state)
+        checkpoints.save(1, state, DATA)
     (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
     assert latest(tmp_path) == 1
 

@@ -1,8 +1,8 @@
 """Tests of jaxload.training.loop, with programs that only pretend to train."""
 
 import dataclasses
-import itertools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +34,29 @@ CONFIG = TrainConfig(num_steps=10, checkpoint_every=4)
 class FakeCheckpoints(Checkpoints):
     """Remembers what was saved, and how many steps had been reported by then."""
 
-    def __init__(self, rows: list[StepMetrics]):
+    def __init__(self, rows: list[StepMetrics], accumulate: int):
         self.rows = rows
+        self.accumulate = accumulate
         self.saved: list[tuple[int, int]] = []
 
-    def save(self, step: int, state: TrainState) -> None:
+    def save(self, step: int, state: TrainState, data: dict[str, Any]) -> None:
         assert state.step == step
+        assert data == {"micro_step": self.accumulate * step}
         self.saved.append((step, len(self.rows)))
+
+
+class FakeBatches:
+    """Counts the micro-batches that were asked for."""
+
+    def __init__(self, micro_step: int):
+        self.micro_step = micro_step
+
+    def __next__(self) -> dict[str, jax.Array]:
+        self.micro_step += 1
+        return {}
+
+    def get_state(self) -> dict[str, int]:
+        return {"micro_step": self.micro_step}
 
 
 def scalars(step: int) -> dict[str, jax.Array]:
@@ -57,7 +73,7 @@ def run(
     """Runs the loop; returns rows, checkpoints and the buckets that were called."""
     rows: list[StepMetrics] = []
     called: list[int] = []
-    checkpoints = FakeCheckpoints(rows)
+    checkpoints = FakeCheckpoints(rows, accumulate)
 
     def micro(bucket: int):
         def call(state: TrainState, sums: Sums, batch: dict) -> Sums:
@@ -72,7 +88,7 @@ def run(
     fit(
         at(start),
         Sums(grads=None, loss=None, count=None),
-        itertools.repeat({}),
+        FakeBatches(start * accumulate),
         start=start,
         config=dataclasses.replace(CONFIG, accumulate=accumulate),
         programs=Programs(micro_steps=[micro(0), micro(1)], update=run_update),

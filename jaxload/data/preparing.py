@@ -1,0 +1,320 @@
+"""Prepares a data set: lists, scans, chooses shapes, encodes, and puts it together.
+
+Each step leaves what it found on disk and is skipped where that is there already, so
+that a run that was killed goes on where it was, and several machines can share one.
+"""
+
+import dataclasses
+import functools
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from jaxload.balance.clips import ClipCounter, Columns, ShapeRules
+from jaxload.balance.cover import cover
+from jaxload.balance.shape import Shape
+from jaxload.data.cutting import FrameCount, LeftOutClip, num_usable
+from jaxload.data.frames import Scan
+from jaxload.data.listing import Listing, MediaFile
+from jaxload.data.manifest import FILE_NAME, Shard, write_manifest
+from jaxload.data.part_tables import (
+    EncodedPart,
+    is_encoded,
+    is_scanned,
+    parts_directory,
+    read_encoded,
+    read_scan_table,
+    read_scans,
+    shape_counts,
+)
+from jaxload.data.preparation import (
+    EncodePart,
+    Part,
+    Preparation,
+    ScanPart,
+    cut_into_parts,
+    without_deadly,
+)
+from jaxload.data.problem import Problem
+from jaxload.data.workers import Recover, run_here, run_in_processes
+from jaxload.errors import InputError
+from jaxload.files import remove_leftovers, replaced, write_atomically
+from jaxload.progress import phase
+
+_FINGERPRINT = "preparation.json"
+_SHAPES = "shapes.json"
+SCANS = "media.parquet"
+
+Run = Callable[..., None]
+"""(parts, on_file=, recover=) -> None: does them, anywhere."""
+
+
+def runner(num_workers: int) -> Run:
+    """Does parts in processes of this machine, or with 0 in this process itself."""
+    if num_workers:
+        return functools.partial(run_in_processes, num_workers=num_workers)
+
+    def run(parts: Sequence[Part], *, on_file: Callable, recover: Recover) -> None:
+        run_here(parts, on_file=on_file)
+
+    return run
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Share:
+    """Which parts this machine does: those whose number leaves `index` over."""
+
+    index: int = 0
+    of: int = 1
+
+
+WHOLE = Share()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """What a preparation came to."""
+
+    counts: dict[Shape, int]
+    left_out: tuple[LeftOutClip, ...]
+    problems: tuple[Problem, ...]
+    frames: FrameCount
+    num_bytes: int
+    num_files: int
+
+
+def prepare(
+    preparation: Preparation,
+    listing: Listing,
+    *,
+    run: Run,
+    max_bad_share: float,
+    console: Console,
+    share: Share = WHOLE,
+) -> Prepared | None:
+    """Does this machine's share, and the rest once all shares are done.
+
+    Returns None where other machines still have parts to do; the last one to come puts
+    the data set together.
+    """
+    out = preparation.out
+    fingerprint = preparation.fingerprint(listing)
+    _claim(out, fingerprint)
+    files = cut_into_parts(listing.files)
+    mine = [i for i in range(len(files)) if i % share.of == share.index]
+    for directory in (out, parts_directory(out)):
+        remove_leftovers(directory)
+
+    # --- What the files are ---
+    scans = [
+        ScanPart(preparation=preparation, index=i, files=files[i])
+        for i in mine
+        if not is_scanned(out, i)
+    ]
+    _run(run, "scanning", scans, [files[i] for i in mine], console)
+    if not all(is_scanned(out, i) for i in range(len(files))):
+        return None
+    _check_bad_share(_scan_problems(out, listing, len(files)), listing, max_bad_share)
+    _write_scans(out, len(files))
+    shapes = _settle_shapes(preparation, len(files))
+
+    # --- Records ---
+    encodes = [
+        EncodePart(preparation=preparation, index=i, files=files[i], shapes=shapes)
+        for i in mine
+        if not is_encoded(out, i)
+    ]
+    _run(run, "encoding", encodes, [files[i] for i in mine], console)
+    if not all(is_encoded(out, i) for i in range(len(files))):
+        return None
+    prepared = _collect(out, listing, len(files))
+    _check_bad_share(prepared.problems, listing, max_bad_share)
+    if not prepared.counts:
+        raise InputError(
+            f"{preparation.media}: none of {len(listing.files)} files gave a clip; "
+            f"{_most_frequent(prepared)}"
+        )
+    _finish(out, len(files), {**fingerprint, "shapes": ", ".join(map(str, shapes))})
+    return prepared
+
+
+def _claim(out: Path, fingerprint: dict[str, Any]) -> None:
+    """Takes a directory for a preparation, or refuses one that holds another."""
+    path = out / _FINGERPRINT
+    if (out / FILE_NAME).exists() and not path.exists():
+        raise InputError(
+            f"--out {out}: holds a data set that was not prepared from media; choose "
+            "another --out"
+        )
+    if not path.exists():
+        try:
+            parts_directory(out).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"--out {out}: cannot be written ({error.strerror}); choose another"
+            ) from error
+        write_atomically(path, json.dumps(fingerprint, indent=1) + "\n")
+    found = json.loads(path.read_text())
+    for name in sorted(found.keys() | fingerprint.keys()):
+        then, now = found.get(name), fingerprint.get(name)
+        if then != now:
+            raise InputError(
+                f"--out {out}: was begun with {name} {then!r}, and this is {now!r}; "
+                "finish it as it was begun, or choose another --out"
+            )
+
+
+def _run(
+    run: Run,
+    title: str,
+    parts: Sequence[Part],
+    mine: Sequence[Sequence[MediaFile]],
+    console: Console,
+) -> None:
+    if not parts:
+        return
+    total, left = sum(map(len, mine)), sum(len(part.files) for part in parts)
+    with phase(console, f"{title} files", total, done=total - left) as advance:
+        run(parts, on_file=advance, recover=_Recovery(console))
+
+
+class _Recovery:
+    """Finds the file that a worker died of; a second death, and it is not touched."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._deaths: Counter[str] = Counter()
+
+    def __call__(self, part: Part, how: str) -> Part:
+        name = part.marker.read_text() if part.marker.exists() else ""
+        self._deaths[name] += 1
+        self._console.print(f"a worker died ({how}) at {name or 'its start'}")
+        if self._deaths[name] < 2:
+            return part
+        if not name:
+            raise InputError(
+                f"workers die before they read a file ({how}); try --workers 0, which "
+                "shows why"
+            )
+        return without_deadly(part, frozenset([name]))
+
+
+def _check_bad_share(
+    problems: Sequence[Problem], listing: Listing, max_bad_share: float
+) -> None:
+    bad = [problem for problem in problems if problem.bad]
+    # Files that could not even be listed are bad ones too.
+    num_files = len({*(file.name for file in listing.files), *(p.name for p in bad)})
+    if len(bad) > max_bad_share * num_files:
+        first = bad[0]
+        detail = f" ({first.detail})" if first.detail else ""
+        raise InputError(
+            f"{len(bad):,} of {num_files:,} files are bad, such as {first.name}: "
+            f"{first.reason}{detail}; expected at most {max_bad_share:.0%}; mend them, "
+            "or raise --max-bad-share; what was done is kept"
+        )
+
+
+def _scan_problems(out: Path, listing: Listing, num_parts: int) -> list[Problem]:
+    problems = list(listing.problems)
+    for i in range(num_parts):
+        problems += read_scans(out, i)[1]
+    return problems
+
+
+def _write_scans(out: Path, num_parts: int) -> None:
+    """One table of all that decodes, which `jaxload.plan --manifest` reads."""
+    if not (out / SCANS).exists():
+        tables = [read_scan_table(out, i) for i in range(num_parts)]
+        table = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
+        with replaced(out / SCANS) as partial:
+            pq.write_table(table, partial)
+
+
+def _settle_shapes(preparation: Preparation, num_parts: int) -> tuple[Shape, ...]:
+    """The shapes of the plan, or those that keep most of what there is."""
+    if preparation.shapes is not None:
+        return preparation.shapes
+    path = parts_directory(preparation.out) / _SHAPES
+    if not path.exists():
+        counter = ClipCounter(preparation.rules)
+        for i in range(num_parts):
+            scans, _ = read_scans(preparation.out, i)
+            counter.add(_columns(scans.values(), preparation.rules))
+        clips = counter.clips()
+        if not len(clips):
+            raise InputError(
+                f"{preparation.media}: no file is long and large enough for a clip; "
+                "check shapes.min_fps, or the media"
+            )
+        chosen = cover(
+            clips,
+            rules=preparation.rules,
+            max_shapes=preparation.max_shapes,
+            min_samples=1,
+        )
+        write_atomically(path, json.dumps([str(shape) for shape in chosen.shapes]))
+    return tuple(Shape.parse(shape) for shape in json.loads(path.read_text()))
+
+
+def _columns(scans: Collection[Scan], rules: ShapeRules) -> Columns:
+    """Files in the words of a plan; their frames already at the model's rate."""
+    return Columns(
+        num_frames=np.array([num_usable(scan, rules) for scan in scans], float),
+        height=np.array([scan.height for scan in scans], float),
+        width=np.array([scan.width for scan in scans], float),
+        fps=np.full(len(scans), np.nan),
+        count=np.ones(len(scans), np.int64),
+    )
+
+
+def _encoded_parts(out: Path, num_parts: int) -> Iterator[tuple[pa.Table, EncodedPart]]:
+    return (read_encoded(out, i) for i in range(num_parts))
+
+
+def _collect(out: Path, listing: Listing, num_parts: int) -> Prepared:
+    counts: Counter[Shape] = Counter()
+    problems = _scan_problems(out, listing, num_parts)
+    left_out: list[LeftOutClip] = []
+    frames, num_bytes = FrameCount(), 0
+    for table, part in _encoded_parts(out, num_parts):
+        counts.update(shape_counts(table))
+        problems += part.problems
+        left_out += part.left_out
+        frames += part.frames
+        num_bytes += part.shard.num_bytes if part.shard else 0
+    return Prepared(
+        counts=dict(counts),
+        left_out=tuple(left_out),
+        problems=tuple(sorted(problems)),
+        frames=frames,
+        num_bytes=num_bytes,
+        num_files=len(listing.files),
+    )
+
+
+def _most_frequent(prepared: Prepared) -> str:
+    reasons = Counter(
+        thing.reason for thing in (*prepared.problems, *prepared.left_out)
+    )
+    return f"most often: {reasons.most_common(1)[0][0]}" if reasons else ""
+
+
+def _finish(out: Path, num_parts: int, fingerprint: dict[str, Any]) -> None:
+    """Puts the parts together; the data set is there when its manifest is."""
+    shards: list[Shard] = [
+        part.shard for _, part in _encoded_parts(out, num_parts) if part.shard
+    ]
+    write_manifest(
+        out,
+        (table for table, _ in _encoded_parts(out, num_parts)),
+        shards,
+        fingerprint,
+    )

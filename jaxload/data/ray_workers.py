@@ -1,0 +1,47 @@
+"""Runs the parts of a preparation on a Ray cluster; needs the package ray."""
+
+from collections.abc import Callable, Sequence
+
+from jaxload.data.workers import Recover, Task
+from jaxload.errors import InputError
+
+
+def run_on_ray(
+    tasks: Sequence[Task], *, on_file: Callable[[], None], recover: Recover
+) -> None:
+    """Runs tasks on the cluster of `RAY_ADDRESS`, or on one that is started here."""
+    try:
+        import ray
+        from ray.exceptions import RayTaskError, WorkerCrashedError
+    except ImportError as error:
+        raise InputError(
+            "Ray is not installed; expected the package ray, or --workers without it"
+        ) from error
+    ray.init(ignore_reinit_error=True, log_to_driver=False)
+
+    # A retry is for `recover` to decide, who knows which file a worker died of.
+    @ray.remote(max_retries=0)
+    def run(task: Task) -> int:
+        num_files = 0
+
+        def count() -> None:
+            nonlocal num_files
+            num_files += 1
+
+        task(count)
+        return num_files
+
+    running = {run.remote(task): task for task in tasks}
+    while running:
+        (done, *_), _ = ray.wait(list(running))
+        task = running.pop(done)
+        try:
+            num_files = ray.get(done)
+        except WorkerCrashedError as error:
+            again = recover(task, str(error).splitlines()[0])
+            running[run.remote(again)] = again
+        except RayTaskError as error:
+            raise error.cause from error
+        else:
+            for _ in range(num_files):
+                on_file()
