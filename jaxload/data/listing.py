@@ -66,6 +66,23 @@ class Listing:
         return digest.hexdigest()[:16]
 
 
+def difference(before: Listing, after: Listing) -> str:
+    """The first thing in which two listings differ, in words."""
+    then = {file.name: file for file in before.files}
+    now = {file.name: file for file in after.files}
+    for name in sorted(then.keys() | now.keys()):
+        if name not in then:
+            return f"{shown(name)} is new"
+        if name not in now:
+            return f"{shown(name)} is gone"
+        if then[name].num_bytes != now[name].num_bytes:
+            sizes = f"{then[name].num_bytes} bytes, and has {now[name].num_bytes}"
+            return f"{shown(name)} had {sizes}"
+        if then[name].caption != now[name].caption:
+            return f"{shown(name)} has another caption"
+    return "nothing"
+
+
 def list_media(directory: Path, captions: Path | None = None) -> Listing:
     """Lists a folder and all below it; `captions` is one more table of captions.
 

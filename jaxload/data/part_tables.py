@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from jaxload.balance.shape import Shape
 from jaxload.data.cutting import FrameCount, LeftOutClip
 from jaxload.data.frames import Scan
+from jaxload.data.listing import Listing, MediaFile
 from jaxload.data.manifest import (
     ENTRY_SCHEMA,
     Entry,
@@ -24,6 +25,7 @@ from jaxload.errors import InputError
 from jaxload.files import replaced
 
 _KEY = b"part"
+_LISTING = "files.parquet"
 _SCAN_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -54,6 +56,21 @@ def marker_path(out: Path, kind: str, index: int) -> Path:
 
 def _table_path(out: Path, kind: str, index: int) -> Path:
     return parts_directory(out) / f"{kind}-{index:05d}.parquet"
+
+
+def write_listing(out: Path, listing: Listing) -> None:
+    """Writes which files the parts are made of."""
+    columns = {
+        field.name: [getattr(file, field.name) for file in listing.files]
+        for field in dataclasses.fields(MediaFile)
+    }
+    _write(out / _LISTING, pa.table(columns), {})
+
+
+def read_listing(out: Path) -> Listing:
+    """What `write_listing` wrote, without problems."""
+    rows = pq.read_table(out / _LISTING).to_pylist()
+    return Listing(files=tuple(MediaFile(**row) for row in rows), problems=())
 
 
 def write_scans(

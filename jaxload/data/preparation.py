@@ -85,8 +85,7 @@ class Preparation:
             "text_dim": encoder.dim,
             "shapes": shapes,
             "rules": dataclasses.asdict(self.rules),
-            "num_files": len(listing.files),
-            "media": listing.digest(),
+            "media": f"{len(listing.files)} files, {listing.digest()}",
             **{f"library {name}": version(name) for name in ("av", "pillow")},
         }
 

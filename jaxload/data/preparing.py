@@ -22,7 +22,7 @@ from jaxload.balance.cover import cover
 from jaxload.balance.shape import Shape
 from jaxload.data.cutting import FrameCount, LeftOutClip, num_usable
 from jaxload.data.frames import Scan
-from jaxload.data.listing import Listing, MediaFile
+from jaxload.data.listing import Listing, MediaFile, difference
 from jaxload.data.manifest import FILE_NAME, Shard, write_manifest
 from jaxload.data.part_tables import (
     EncodedPart,
@@ -30,9 +30,11 @@ from jaxload.data.part_tables import (
     is_scanned,
     parts_directory,
     read_encoded,
+    read_listing,
     read_scan_table,
     read_scans,
     shape_counts,
+    write_listing,
 )
 from jaxload.data.preparation import (
     EncodePart,
@@ -106,7 +108,7 @@ def prepare(
     """
     out = preparation.out
     fingerprint = preparation.fingerprint(listing)
-    _claim(out, fingerprint)
+    _claim(out, fingerprint, listing)
     files = cut_into_parts(listing.files)
     mine = [i for i in range(len(files)) if i % share.of == share.index]
     for directory in (out, parts_directory(out)):
@@ -145,7 +147,7 @@ def prepare(
     return prepared
 
 
-def _claim(out: Path, fingerprint: dict[str, Any]) -> None:
+def _claim(out: Path, fingerprint: dict[str, Any], listing: Listing) -> None:
     """Takes a directory for a preparation, or refuses one that holds another."""
     path = out / _FINGERPRINT
     if (out / FILE_NAME).exists() and not path.exists():
@@ -160,10 +162,17 @@ def _claim(out: Path, fingerprint: dict[str, Any]) -> None:
             raise InputError(
                 f"--out {out}: cannot be written ({error.strerror}); choose another"
             ) from error
+        write_listing(out, listing)
         write_atomically(path, json.dumps(fingerprint, indent=1) + "\n")
     found = json.loads(path.read_text())
     for name in sorted(found.keys() | fingerprint.keys()):
         then, now = found.get(name), fingerprint.get(name)
+        if then != now and name == "media":
+            raise InputError(
+                f"--out {out}: was begun with other media: "
+                f"{difference(read_listing(out), listing)}; finish it with those, or "
+                "choose another --out"
+            )
         if then != now:
             raise InputError(
                 f"--out {out}: was begun with {name} {then!r}, and this is {now!r}; "

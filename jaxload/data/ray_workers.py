@@ -17,7 +17,8 @@ def run_on_ray(
         raise InputError(
             "Ray is not installed; expected the package ray, or --workers without it"
         ) from error
-    ray.init(ignore_reinit_error=True, log_to_driver=False)
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False, logging_level="ERROR")
 
     # A retry is for `recover` to decide, who knows which file a worker died of.
     @ray.remote(max_retries=0)

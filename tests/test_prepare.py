@@ -1,0 +1,373 @@
+"""Tests of python -m jaxload.prepare."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jaxload import plan as plan_command
+from jaxload import prepare as command
+from jaxload.balance.shape import Shape
+from jaxload.data.codec import HaarCodec
+from jaxload.data.manifest import read_manifest
+from jaxload.data.record import decode_record
+from jaxload.data.source import open_records
+from jaxload.data.text import HashedNgramEncoder
+from jaxload.errors import InputError
+from tests.data.media_files import moving_pattern, write_video
+
+CONFIG = ("--set", "shapes.max_frames=17", "--set", "balance.max_buckets=6")
+
+
+@pytest.fixture(scope="module")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small folder of what people have: clips, images, captions, and bad files."""
+    folder = tmp_path_factory.mktemp("prepare") / "media"
+    (folder / "more").mkdir(parents=True)
+    for i, (frames, height, width, fps) in enumerate(
+        [(17, 64, 64, 16), (50, 64, 64, 30), (9, 64, 96, 12), (40, 64, 64, 16)]
+    ):
+        name = folder / f"clip{i}.mp4"
+        write_video(name, moving_pattern(frames, height, width), fps=fps)
+        name.with_suffix(".txt").write_text(f"pattern number {i}")
+    for i in range(6):
+        rgb = moving_pattern(8, 64, 64)[i]
+        Image.fromarray(rgb).save(folder / "more" / f"picture {i} \u00e9.png")
+    (folder / "more" / "metadata.csv").write_text(
+        "file_name,caption\n"
+        + "".join(f'picture {i} \u00e9.png,"a picture, {i}"\n' for i in range(5))
+        + "nowhere.png,nothing\n"
+    )
+    (folder / "empty.mp4").write_bytes(b"")
+    (folder / "text.mp4").write_text("this is no video " * 100)
+    Image.fromarray(moving_pattern(1, 64, 640)[0]).save(folder / "wide.png")
+    return folder
+
+
+def prepare(media: Path, out: Path, *more: str) -> int:
+    options = ["--media", str(media), "--out", str(out), "--max-bad-share", "0.3"]
+    return command.main([*options, *CONFIG, "--workers", "0", *more])
+
+
+@pytest.fixture(scope="module")
+def prepared(media: Path) -> Path:
+    out = media.parent / "prepared"
+    assert prepare(media, out) == 0
+    return out
+
+
+def shards(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(out.glob("shard-*"))}
+
+
+def manifest_bytes(out: Path) -> bytes:
+    return (out / "manifest.parquet").read_bytes()
+
+
+# --- What is made ---
+
+
+def test_clips_are_cut_and_captioned(prepared: Path):
+    manifest = read_manifest(prepared)
+    columns = ("id", "source", "caption", "text_tokens", "frames", "height", "width")
+    values = [manifest.read_column(name).to_pylist() for name in columns]
+    rows = list(zip(*values, strict=True))
+    # 50 frames at 30 fps are 27 at 16: a clip of 17 and a rest of 10, cut to 9.
+    assert rows[:6] == [
+        ("clip0.mp4", "clip0.mp4", "pattern number 0", 3, 5, 8, 8),
+        ("clip1.mp4@0", "clip1.mp4", "pattern number 1", 3, 5, 8, 8),
+        ("clip1.mp4@17", "clip1.mp4", "pattern number 1", 3, 3, 8, 8),
+        ("clip2.mp4", "clip2.mp4", "pattern number 2", 3, 3, 8, 12),
+        ("clip3.mp4@0", "clip3.mp4", "pattern number 3", 3, 5, 8, 8),
+        ("clip3.mp4@17", "clip3.mp4", "pattern number 3", 3, 5, 8, 8),
+    ]
+    images = [row for row in rows if row[0].startswith("more/")]
+    assert [row[4:] for row in images] == [(1, 8, 8)] * 6
+    assert [row[2] for row in images] == [*(f"a picture, {i}" for i in range(5)), ""]
+
+
+def test_records_hold_what_the_frames_show(prepared: Path, media: Path):
+    manifest = read_manifest(prepared)
+    ids = manifest.read_column("id").to_pylist()
+    name = "more/picture 3 \u00e9.png"
+    record = decode_record(open_records(manifest)[ids.index(name)])
+    video = np.array(Image.open(media / name))[None]
+    np.testing.assert_array_equal(
+        record.latent, HaarCodec().encode(video).astype(record.latent.dtype)
+    )
+    text = HashedNgramEncoder(64).encode("a picture, 3")
+    np.testing.assert_array_equal(record.text, text.astype(record.text.dtype))
+
+
+def test_what_is_not_kept_is_told_with_its_name(
+    media: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    assert prepare(media, tmp_path / "out") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "kept 13 clips of 13 files" in shown
+    assert "bad 1: empty file, such as empty.mp4" in shown
+    assert "bad 1: not an image or video, such as text.mp4" in shown
+    assert "left out 1: aspect that no shape has, such as wide.png" in shown
+    assert "noted 4: no caption, such as empty.mp4, more/picture 5 \u00e9.png" in shown
+    assert "noted 1: caption with no file" in shown
+    assert "5x8x8 17x64x64 80 4 68" in shown
+    with (tmp_path / "out" / "report.csv").open() as file:
+        rows = {(row["outcome"], row["name"]): row for row in csv.DictReader(file)}
+    assert rows["bad", "empty.mp4"]["reason"] == "empty file"
+    assert rows["left out", "wide.png"]["detail"] == "1x64x640"
+    with Image.open(tmp_path / "out" / "preview.png") as preview:
+        assert min(preview.size) > 200
+
+
+def test_the_shapes_of_a_plan_are_kept(media: Path, prepared: Path, tmp_path: Path):
+    plan = tmp_path / "plan.json"
+    options = ["--manifest", str(prepared / "media.parquet"), "--out", str(plan)]
+    settings = ["--set", "shapes.max_frames=5", "--set", "balance.max_buckets=3"]
+    assert plan_command.main([*options, *settings]) == 0
+    assert prepare(media, tmp_path / "out", "--plan", str(plan)) == 0
+    # The plan has its own rules: clips of 5 frames, although this config takes 17.
+    assert set(read_manifest(tmp_path / "out").rows_by_shape) == {
+        Shape(1, 8, 8),
+        Shape(2, 8, 8),
+        Shape(2, 8, 12),
+    }
+
+
+# --- Again, and elsewhere ---
+
+
+def test_workers_make_the_same_bytes(media: Path, prepared: Path, tmp_path: Path):
+    assert prepare(media, tmp_path / "out", "--workers", "2") == 0
+    assert shards(tmp_path / "out") == shards(prepared)
+    assert manifest_bytes(tmp_path / "out") == manifest_bytes(prepared)
+
+
+def test_a_finished_data_set_is_left_as_it_is(media: Path, prepared: Path):
+    before = {p.name: p.stat().st_mtime_ns for p in prepared.glob("shard-*")}
+    assert before
+    assert prepare(media, prepared) == 0
+    assert {p.name: p.stat().st_mtime_ns for p in prepared.glob("shard-*")} == before
+
+
+def test_a_lost_shard_is_made_again(media: Path, prepared: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    assert prepare(media, out) == 0
+    (out / "shard-00001.array_record").unlink()
+    with (out / "shard-00002.array_record").open("r+b") as shard:
+        shard.truncate(1_000)
+    assert prepare(media, out) == 0
+    assert shards(out) == shards(prepared)
+
+
+def test_machines_share_the_work(
+    media: Path, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    out = tmp_path / "out"
+    assert prepare(media, out, "--shard", "1/2") == 0
+    assert "share 1/2 is done, and others are not; run this" in capsys.readouterr().out
+    # This one finds all scans, and encodes its own share.
+    assert prepare(media, out, "--shard", "0/2") == 0
+    assert not (out / "manifest.parquet").exists()
+    assert prepare(media, out, "--shard", "1/2") == 0
+    assert shards(out) == shards(prepared)
+    assert manifest_bytes(out) == manifest_bytes(prepared)
+
+
+def command_line(media: Path, out: Path, *more: str) -> list[str]:
+    program = [sys.executable, "-m", "jaxload.prepare"]
+    options = ["--media", str(media), "--out", str(out), "--max-bad-share", "0.3"]
+    return [*program, *options, *CONFIG, *more]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("workers", "targets"), [("0", (1, 9, 13, 14, 20, 25)), ("2", (4, 14, 22))]
+)
+def test_killed_at_any_time_it_ends_with_the_same_bytes(
+    media: Path,
+    prepared: Path,
+    tmp_path: Path,
+    workers: str,
+    targets: tuple[int, ...],
+):
+    """Killed whenever some more files have appeared, from the first to the last."""
+    out, kills = tmp_path / "out", 0
+    arguments = command_line(media, out, "--workers", workers)
+    for target in targets:
+        process = subprocess.Popen(
+            arguments, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        while process.poll() is None and num_done(out) < target:
+            time.sleep(0.002)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            kills += 1
+        process.wait()
+    assert kills >= 2
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert shards(out) == shards(prepared)
+    assert manifest_bytes(out) == manifest_bytes(prepared)
+    assert not list(out.glob(".*")), "nothing half written is left"
+
+
+def num_done(out: Path) -> int:
+    return len(list((out / "parts").glob("*.parquet"))) if out.exists() else 0
+
+
+@pytest.mark.slow
+def test_on_ray_it_makes_the_same_bytes(media: Path, prepared: Path, tmp_path: Path):
+    arguments = command_line(media, tmp_path / "out", "--ray")
+    environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    result = subprocess.run(
+        arguments, capture_output=True, text=True, check=False, env=environment
+    )
+    assert result.returncode == 0, result.stderr
+    assert "kept 13 clips of 13 files" in result.stdout
+    assert shards(tmp_path / "out") == shards(prepared)
+
+
+# --- What is refused ---
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--set", "shapes.max_frames=9"], r"was begun with rules .*'max_frames': 17"),
+        (["--set", "balance.max_buckets=3"], r"with shapes 'chosen, at most 6', and"),
+        (["--set", "model.text_dim=32"], r"begun with text_dim 64, and this is 32"),
+        (["--codec", "tests.data.codecs:Inverted"], r"begun with codec 'haar'"),
+    ],
+)
+def test_another_preparation_over_it_is_refused(
+    media: Path, prepared: Path, change: list[str], message: str
+):
+    before = manifest_bytes(prepared)
+    with pytest.raises(InputError, match=message):
+        prepare(media, prepared, *change)
+    assert manifest_bytes(prepared) == before
+
+
+def test_other_media_over_it_are_refused(media: Path, tmp_path: Path):
+    folder, out = tmp_path / "media", tmp_path / "out"
+    folder.mkdir()
+    (folder / "a.png").write_bytes((media / "more/picture 1 \u00e9.png").read_bytes())
+    assert prepare(folder, out) == 0
+    (folder / "b.png").write_bytes((media / "more/picture 2 \u00e9.png").read_bytes())
+    with pytest.raises(InputError, match=r"begun with other media: b.png is new; "):
+        prepare(folder, out)
+    (folder / "b.png").rename(folder / "a.png")
+    with pytest.raises(InputError, match=r"other media: a.png had \d+ bytes, and has"):
+        prepare(folder, out)
+    (folder / "a.png").unlink()
+    (folder / "c.png").write_bytes((media / "more/picture 1 \u00e9.png").read_bytes())
+    with pytest.raises(InputError, match=r"other media: a.png is gone; "):
+        prepare(folder, out)
+
+
+def test_another_version_over_it_is_refused(
+    media: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("jaxload.data.preparation._VERSION", 2)
+    with pytest.raises(InputError, match=r"begun with version 1, and this is 2"):
+        prepare(media, prepared)
+
+
+def test_too_many_bad_files_stop_it_and_lose_nothing(media: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    message = r"2 of 13 files are bad, such as empty.mp4: empty file; expected at most"
+    with pytest.raises(InputError, match=message):
+        prepare(media, out, "--max-bad-share", "0.05")
+    done = num_done(out)
+    assert done > 0
+    assert prepare(media, out) == 0
+    assert num_done(out) > done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], r"--media: expected the folder"),
+        (["--media", "none"], r"none.*no such|none: expected"),
+        (["--media", "{media}", "--out", "{media}/x"], r"lies in the folder of media"),
+        (["--media", "{media}", "--shard", "2/2"], r"--shard 2/2: expected I/N"),
+        (["--media", "{media}", "--shard", "one"], r"--shard one: expected I/N"),
+        (
+            ["--media", "{media}", "--workers", "-1"],
+            r"--workers -1: expected 0",
+        ),
+        (["--media", "{media}", "--codec", "wan"], r"codec 'wan': expected haar or"),
+        (
+            ["--media", "{media}", "--codec", "no.such:x"],
+            r"cannot be loaded \(No",
+        ),
+        (["--media", "{media}", "--plan", "none.json"], r"none.json: cannot be read"),
+        (
+            ["--media", "{media}", "--text-encoder", "tests.data.codecs:Lengths"],
+            r"gives embeddings of width 1, expected 64; set model.text_dim=1",
+        ),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    media: Path, tmp_path: Path, arguments: list[str], message: str
+):
+    arguments = [argument.format(media=media) for argument in arguments]
+    if "--out" not in arguments:
+        arguments += ["--out", str(tmp_path / "out")]
+    with pytest.raises(InputError, match=message) as error:
+        command.main(arguments)
+    assert "\n" not in str(error.value)
+
+
+# --- Codecs and encoders of others ---
+
+
+def test_codecs_and_text_encoders_plug_in_by_name(media: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    plugs = ["--codec", "tests.data.codecs:Inverted", "--set", "model.text_dim=1"]
+    assert (
+        prepare(media, out, *plugs, "--text-encoder", "tests.data.codecs:Lengths") == 0
+    )
+    manifest = read_manifest(out)
+    assert manifest.fingerprint["codec"] == "tests.data.codecs:Inverted"
+    ids = manifest.read_column("id").to_pylist()
+    name = "more/picture 3 \u00e9.png"
+    record = decode_record(open_records(manifest)[ids.index(name)])
+    assert record.text.tolist() == [[len("a picture, 3")]]
+    video = np.array(Image.open(media / name))[None]
+    np.testing.assert_allclose(
+        record.latent.astype(float), -HaarCodec().encode(video), atol=0.1
+    )
+
+
+def test_a_codec_that_fails_is_counted(
+    media: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    codec = "tests.data.codecs:FailsOnWide"
+    assert prepare(media, tmp_path / "out", "--codec", codec) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "bad 1: failed, such as clip2.mp4" in shown
+    report = (tmp_path / "out" / "report.csv").read_text()
+    assert "clip2.mp4,failed,RuntimeError: too wide for me" in report
+
+
+@pytest.mark.slow
+def test_a_file_that_kills_its_worker_twice_is_left_alone(
+    media: Path, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    codec = "tests.data.codecs:DiesOnWide"
+    arguments = ["--codec", codec, "--workers", "2"]
+    assert prepare(media, tmp_path / "out", *arguments) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("a worker died (killed by SIGKILL) at clip2.mp4") == 2
+    assert "bad 1: its worker died twice, such as clip2.mp4" in shown
+    ids = read_manifest(tmp_path / "out").read_column("id").to_pylist()
+    expected = read_manifest(prepared).read_column("id").to_pylist()
+    assert ids == [name for name in expected if name != "clip2.mp4"]
