@@ -128,5 +128,7 @@ def _pictures(
         latent = decode_record(records[row]).latent
         video = codec.decode(latent.astype(np.float32))
         chosen = sorted({0, len(video) // 2, len(video) - 1})
-        title = f"{'x'.join(map(str, shape.pixels))}  {ids[row].as_py()}"
+        # The figure's font has not every letter that a file's name may have.
+        name = ids[row].as_py().encode("ascii", "backslashreplace").decode()
+        title = f"{'x'.join(map(str, shape.pixels))}  {name}"
         yield title, [video[i] for i in chosen]

@@ -43,6 +43,18 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
+def real_clips() -> Path:
+    """Packages with real clips in them; a test that needs them never skips in CI."""
+    path = ROOT / ".venv" / "clips"
+    if not path.exists():
+        reason = f"{path} is not there: make clips"
+        if os.environ.get("JAXLOAD_REQUIRE_CLIPS"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
+
+
+@pytest.fixture(scope="session")
 def debug_config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """configs/debug.py with a data set of this test run."""
     config = config_lib.load(ROOT / "configs" / "debug.py")

@@ -1,5 +1,6 @@
 """Runs the parts of a preparation on a Ray cluster; needs the package ray."""
 
+import logging
 from collections.abc import Callable, Sequence
 
 from jaxload.data.workers import Recover, Task
@@ -18,7 +19,7 @@ def run_on_ray(
             "Ray is not installed; expected the package ray, or --workers without it"
         ) from error
     if not ray.is_initialized():
-        ray.init(log_to_driver=False, logging_level="ERROR")
+        ray.init(log_to_driver=False, logging_level=logging.ERROR)
 
     # A retry is for `recover` to decide, who knows which file a worker died of.
     @ray.remote(max_retries=0)

@@ -5,7 +5,6 @@ imported.
 """
 
 import itertools
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,20 +35,10 @@ VIDEOS = {
 ANIMATIONS = (f"{GRADIO}/images/screenshot.gif", "gradio/test_data/rectangles.gif")
 
 
-@pytest.fixture(scope="module")
-def clip(root: Path) -> Callable[[str], Path]:
-    """Where a clip is; skips the test if it is not installed, but never in CI."""
-
-    def clip(name: str) -> Path:
-        path = root / ".venv" / "clips" / name
-        if not path.exists():
-            reason = f"{path} is not there: see requirements-clips.lock"
-            if os.environ.get("JAXLOAD_REQUIRE_CLIPS"):
-                pytest.fail(reason)
-            pytest.skip(reason)
-        return path
-
-    return clip
+@pytest.fixture
+def clip(real_clips: Path) -> Callable[[str], Path]:
+    """Where a clip is."""
+    return lambda name: real_clips / name
 
 
 # Decoding is quick; converting the colours of every frame is not.
