@@ -5,11 +5,11 @@ from typing import Any
 from rich.console import Console
 
 from jaxload.config import Config
-from jaxload.data.listing import list_media
 from jaxload.data.manifest import FILE_NAME, Manifest, read_manifest
 from jaxload.data.preparation import Preparation
 from jaxload.data.preparing import prepare, runner
 from jaxload.data.synthetic import ORIGIN, SyntheticConfig, draw_media
+from jaxload.data.walking import list_media
 from jaxload.errors import InputError
 from jaxload.progress import phase
 

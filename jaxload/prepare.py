@@ -11,9 +11,9 @@ from rich.console import Console
 from jaxload import command
 from jaxload.balance import plan as plan_lib
 from jaxload.config import Config
-from jaxload.data.listing import list_media
 from jaxload.data.preparation import Preparation
 from jaxload.data.preparing import Share, prepare, runner
+from jaxload.data.walking import list_media
 from jaxload.errors import InputError
 from jaxload.files import read_json
 from jaxload.opening import make_preparation

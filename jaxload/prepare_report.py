@@ -97,7 +97,8 @@ def draw_preview(out: Path) -> Path:
     manifest = read_manifest(out)
     codec = load_codec(manifest.fingerprint["codec"])
     shapes = _most_frequent(manifest)
-    figure = Figure(figsize=(3 * _COLUMNS, 2 * len(shapes)), layout="constrained")
+    size = (2 * _COLUMNS, 1.3 * len(shapes))
+    figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(shapes), _COLUMNS, squeeze=False)
     for axes, (row, pictures) in zip(
         grid, _pictures(manifest, shapes, codec), strict=True

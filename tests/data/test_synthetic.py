@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from jaxload.data.frames import read_frames
-from jaxload.data.listing import list_media
 from jaxload.data.synthetic import (
     Scene,
     SyntheticConfig,
     draw_media,
     random_scene,
 )
+from jaxload.data.walking import list_media
 from jaxload.errors import InputError
 
 CONFIG = SyntheticConfig(num_samples=40, clips=("1x32x32", "9x32x48"))
