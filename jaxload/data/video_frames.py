@@ -9,8 +9,8 @@ say how long it is) and where a decoder stumbles or admits to have guessed. It i
 seen where changed data still decode: no common codec has checksums. Where a few bytes
 were overwritten somewhere in a small file, MPEG-4 noticed 9 times in 10, MPEG-2 7,
 H.264 and HEVC about 6, MJPEG 3 and VP9 never; the rest is to be seen in some frames.
-H.264 that was cut out of a longer video without being encoded again is refused, if its
-first frames build on some that were left behind.
+A video that was cut out of a longer one without being encoded again begins with its
+first frame that builds on nothing that was left behind.
 
 Fields of interlaced video are left woven, HDR is not mapped to normal brightness, and
 transparency counts only where it is part of the pixel format (not in VP8 and VP9).
@@ -25,6 +25,7 @@ import av
 import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
+from av.packet import Packet
 from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.reformatter import Colorspace, VideoReformatter
@@ -147,6 +148,7 @@ def _decoded(
     container: InputContainer, stream: VideoStream, *, is_cut: bool
 ) -> Iterator[tuple[VideoFrame, bool]]:
     """Frames, and whether the decoder gave them only when the data had ended."""
+    started = False
     try:
         for num_packets, packet in enumerate(container.demux(stream)):
             # The last packet is an empty one of PyAV's: decode what is held back. An
@@ -154,14 +156,32 @@ def _decoded(
             ended = packet.size == 0
             short = ended and (is_cut or num_packets < len(stream.index_entries))
             missing = packet.is_corrupt or short
-            for frame in stream.decode(None if missing else packet):
-                if frame.is_corrupt:
+            for frame in _decode(stream, None if missing else packet, started=started):
+                if frame.is_corrupt and started:
                     raise DamageError("the decoder had to guess")
+                if frame.is_corrupt:
+                    continue
+                started = True
                 yield frame, ended or missing
             if missing:
                 raise DamageError("data are missing")
     except (FFmpegError, ValueError) as error:
         raise DamageError(_words(error)) from error
+
+
+def _decode(
+    stream: VideoStream, packet: Packet | None, *, started: bool
+) -> list[VideoFrame]:
+    """The frames of a packet; none if it lacks what came before the video began."""
+    try:
+        return stream.decode(packet)
+    except FFmpegError:
+        # A clip cut out of a longer video without being encoded again may have, after
+        # its first key frame, some to be shown before it, which build on what was left
+        # behind. They are no damage; a key frame that does not decode is.
+        if started or packet is None or packet.is_keyframe:
+            raise
+        return []
 
 
 class _Clock:

@@ -134,3 +134,27 @@ def test_a_video_ends_where_its_size_changes(tmp_path):
     assert (found.num_frames, found.height, found.width) == (6, 32, 48)
     assert found.damage == "damaged after frame 6: 48x32 becomes 32x48"
     assert len(list(read_frames(path))) == 6
+
+
+@pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.ts"])
+@pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
+def test_a_clip_cut_out_without_encoding_begins_where_it_can(tmp_path, codec, name):
+    """Cut at a key frame, with frames after it that build on what came before."""
+    options = {"g": "12", "bf": "2"}
+    if codec == "libx264":
+        gop = "open-gop=1:keyint=20:min-keyint=20:scenecut=0:bframes=3"
+        options = {"preset": "medium", "x264-params": gop}
+    path = write_video(
+        tmp_path / f"whole-{name}", noisy(60), codec=codec, options=options
+    )
+    whole = [frame.rgb() for frame in read_frames(path)]
+    with av.open(str(path)) as source, av.open(str(tmp_path / name), "w") as target:
+        packets = [packet for packet in source.demux(video=0) if packet.size]
+        stream = target.add_stream_from_template(source.streams.video[0])
+        first = [i for i, packet in enumerate(packets) if packet.is_keyframe][1]
+        for packet in packets[first:]:
+            packet.stream = stream
+            target.mux(packet)
+    found = [frame.rgb() for frame in read_frames(tmp_path / name)]
+    assert len(packets) - first - 3 <= len(found) < len(packets) - first
+    np.testing.assert_array_equal(found, whole[-len(found) :])

@@ -1,0 +1,1 @@
+"""Measures how fast micro-batches are read; see `__main__`."""

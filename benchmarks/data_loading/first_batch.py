@@ -1,0 +1,59 @@
+"""Times a start in this process: `python -m benchmarks.data_loading.first_batch`.
+
+Its arguments are a data set's directory and a number of workers; it prints JSON.
+"""
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+
+_BATCH = 8
+
+
+def main() -> None:
+    """Goes from nothing to the first micro-batch."""
+    start = time.perf_counter()
+    # Here, so that they are timed.
+    from benchmarks.data_loading.many_rows import MAX_TEXT_TOKENS
+    from benchmarks.data_loading.samples import make_schedule
+    from jaxload.data.loader import ReadAhead, micro_batch_dataset
+    from jaxload.data.manifest import read_manifest
+    from jaxload.data.source import DataConfig
+
+    imported = time.perf_counter()
+    manifest = read_manifest(Path(sys.argv[1]))
+    checked = time.perf_counter()
+    schedule = make_schedule(manifest, lambda shape: _BATCH)
+    planned = time.perf_counter()
+    batches = micro_batch_dataset(
+        manifest,
+        schedule,
+        replicas=[0],
+        num_micro_steps=1_000,
+        num_text_tokens=MAX_TEXT_TOKENS,
+    )
+    config = DataConfig(path=sys.argv[1], num_workers=int(sys.argv[2]))
+    reading = iter(ReadAhead(batches, config))
+    batch = next(reading)
+    done = time.perf_counter()
+    assert batch["latent"].shape[0] == batch["text"].shape[0] == _BATCH
+    # Not getrusage: its maximum includes what the parent had when it started this.
+    status = Path("/proc/self/status").read_text()
+    (kibibytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
+    reading.close()
+    report = {
+        "num_rows": len(manifest),
+        "import_seconds": imported - start,
+        "check_seconds": checked - imported,
+        "plan_seconds": planned - checked,
+        "read_seconds": done - planned,
+        "seconds": done - imported,
+        "peak_bytes": 1024 * int(kibibytes),
+    }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

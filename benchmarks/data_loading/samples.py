@@ -1,0 +1,244 @@
+"""Data sets that the benchmark writes: random latents, and text of random length."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import safetensors
+from array_record.python.array_record_module import ArrayRecordWriter
+
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.schedule import Lockstep
+from jaxload.balance.shape import Shape
+from jaxload.data.manifest import (
+    Entry,
+    Manifest,
+    describe_shard,
+    entry_table,
+    read_manifest,
+    write_manifest,
+)
+from jaxload.data.record import Record, encode_record
+from jaxload.data.source import Batch, open_records
+
+CHANNELS = 16
+NUM_TEXT_TOKENS = 40
+_MIN_TEXT_TOKENS = 4
+_SHARDS = 4
+WRITER_OPTIONS = "group_size:1,uncompressed"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Samples of about one size."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+    text_width: int
+    batch_bytes: int
+    """Of the latents of a micro-batch, at most."""
+
+    num_samples: int
+    """Of each shape."""
+
+    num_batches: int
+    """Micro-batches of a round."""
+
+    def batch(self, shape: Shape) -> int:
+        """Samples of a micro-batch."""
+        return max(1, self.batch_bytes // latent_bytes(shape))
+
+    def fewer(self, factor: int) -> "Scale":
+        """The same for a quick look."""
+        least = max(self.batch(shape) for shape in self.shapes)
+        return dataclasses.replace(
+            self,
+            num_samples=max(least, self.num_samples // factor),
+            num_batches=max(4, self.num_batches // factor),
+        )
+
+
+def latent_bytes(shape: Shape) -> int:
+    """In bfloat16."""
+    return 2 * CHANNELS * shape.frames * shape.height * shape.width
+
+
+def _shapes(*texts: str) -> tuple[Shape, ...]:
+    return tuple(map(Shape.parse, texts))
+
+
+SCALES = (
+    Scale(
+        name="demo",
+        # Those of configs/demo.py.
+        shapes=_shapes(
+            *("1x8x8", "5x8x8", "1x8x12", "3x8x8", "5x8x12", "1x12x8"),
+            *("9x8x8", "5x12x8", "9x8x12", "13x8x8", "2x6x12"),
+        ),
+        text_width=64,
+        batch_bytes=300_000,
+        num_samples=200,
+        num_batches=200,
+    ),
+    Scale(
+        name="small clips",
+        shapes=_shapes("5x24x32", "5x32x24", "3x32x40", "7x28x28"),
+        text_width=512,
+        batch_bytes=4_000_000,
+        num_samples=250,
+        num_batches=60,
+    ),
+    Scale(
+        name="image 480p",
+        shapes=_shapes("1x60x104", "1x104x60", "1x80x80"),
+        text_width=512,
+        batch_bytes=8_000_000,
+        num_samples=300,
+        num_batches=40,
+    ),
+    Scale(
+        name="clip 480p, 17 frames",
+        shapes=_shapes("5x60x104", "5x104x60", "5x80x80"),
+        text_width=512,
+        batch_bytes=10_300_000,
+        num_samples=60,
+        num_batches=40,
+    ),
+    Scale(
+        name="clip 480p, 81 frames",
+        shapes=_shapes("21x60x104", "21x104x60"),
+        text_width=512,
+        batch_bytes=13_000_000,
+        num_samples=24,
+        num_batches=30,
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A data set on the disk, and in which order it is read."""
+
+    scale: Scale
+    manifest: Manifest
+    files: Path
+    """The same records, each in a safetensors file of its own."""
+
+    schedule: Lockstep
+
+    def rows(self, micro_step: int) -> np.ndarray:
+        """The rows of a micro-batch."""
+        micro_batch = self.schedule.micro_batch(micro_step, replica=0)
+        shape = self.schedule.buckets[micro_batch.bucket].shape
+        return self.manifest.rows_by_shape[shape][micro_batch.members]
+
+    @property
+    def record_bytes(self) -> int:
+        """On the average."""
+        shards = self.manifest.shards
+        return sum(shard.num_bytes for shard in shards) // len(self.manifest)
+
+
+def write_dataset(
+    scale: Scale, directory: Path, advance: Callable[[int], None]
+) -> Dataset:
+    """Writes shards, a manifest, and each record as a file; `advance` counts them."""
+    files = directory / "files"
+    files.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    shapes = [shape for shape in scale.shapes for _ in range(scale.num_samples)]
+    order = rng.permutation(len(shapes))
+    entries, shards = [], []
+    for rows in np.array_split(np.arange(len(shapes)), _SHARDS):
+        path = directory / f"shard-{len(shards):05d}.array_record"
+        writer = ArrayRecordWriter(str(path), WRITER_OPTIONS)
+        for row in rows.tolist():
+            record = draw_record(rng, shapes[order[row]], scale.text_width)
+            content = encode_record(record)
+            writer.write(content)
+            (files / f"{row}.safetensors").write_bytes(content)
+            entries.append(entry_of(row, record))
+            advance(1)
+        writer.close()
+        shards.append(describe_shard(path, len(rows)))
+    write_manifest(directory, [entry_table(entries)], shards, {})
+    manifest = read_manifest(directory)
+    return Dataset(
+        scale=scale,
+        manifest=manifest,
+        files=files,
+        schedule=make_schedule(manifest, scale.batch),
+    )
+
+
+def draw_record(
+    rng: np.random.Generator,
+    shape: Shape,
+    text_width: int,
+    max_text_tokens: int = NUM_TEXT_TOKENS,
+) -> Record:
+    """A sample of noise."""
+    size = (shape.frames, shape.height, shape.width, CHANNELS)
+    num_tokens = int(rng.integers(_MIN_TEXT_TOKENS, max_text_tokens + 1))
+    return Record(
+        latent=rng.standard_normal(size, np.float32),
+        text=rng.standard_normal((num_tokens, text_width), np.float32),
+    )
+
+
+def entry_of(row: int, record: Record) -> Entry:
+    """What the manifest says of a sample."""
+    return Entry(
+        id=str(row),
+        source=f"{row}.mp4",
+        caption="noise",
+        text_tokens=len(record.text),
+        shape=Shape(*record.latent.shape[:3]),
+    )
+
+
+def make_schedule(manifest: Manifest, batch: Callable[[Shape], int]) -> Lockstep:
+    """A bucket for each shape, one replica."""
+    buckets = [
+        Bucket(shape=shape, batch=batch(shape), num_samples=len(rows), cost=1.0)
+        for shape, rows in manifest.rows_by_shape.items()
+    ]
+    return Lockstep(buckets=tuple(buckets), seed=0, num_replicas=1, accumulate=1)
+
+
+def decoded_batches(dataset: Dataset, count: int) -> Iterator[Batch]:
+    """The first micro-batches, decoded one by one by the safetensors library.
+
+    Bits, as 16-bit numbers.
+    """
+    records = open_records(dataset.manifest)
+    for micro_step in range(count):
+        rows = dataset.rows(micro_step)
+        latents = []
+        text = np.zeros(
+            (len(rows), NUM_TEXT_TOKENS, dataset.scale.text_width), np.uint16
+        )
+        for i, row in enumerate(rows.tolist()):
+            tensors = dict(safetensors.deserialize(records[row]))
+            latents.append(_bits(tensors["latent"]))
+            tokens = _bits(tensors["text"])
+            text[i, : len(tokens)] = tokens
+        yield {"latent": np.stack(latents), "text": text, "id": rows}
+
+
+def _bits(tensor: dict) -> np.ndarray:
+    assert tensor["dtype"] == "BF16"
+    return np.frombuffer(tensor["data"], np.uint16).reshape(tensor["shape"])
+
+
+def check_batch(found: Batch, expected: Batch, what: str) -> None:
+    """Refuses a micro-batch that differs from what was decoded one by one."""
+    for name, array in expected.items():
+        if name not in found:
+            raise AssertionError(f"{what}: no {name!r} in the micro-batch")
+        bits = np.asarray(found[name])
+        if name != "id":
+            bits = bits.view(np.uint16)
+        if bits.shape != array.shape or not (bits == array).all():
+            raise AssertionError(f"{what}: {name!r} differs from the records'")

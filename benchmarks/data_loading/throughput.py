@@ -1,0 +1,209 @@
+"""Samples a second: ArrayRecord by itself, our loader, and PyTorch's.
+
+The three read the same rows in the same order from a warm page cache, and take turns
+within each round. What reads ahead is given time to fill its buffers between turns, and
+each turn first takes as many micro-batches as there are in them; those are not timed.
+"""
+
+import contextlib
+import dataclasses
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.data_loading.raw import RawReaders
+from benchmarks.data_loading.samples import (
+    NUM_TEXT_TOKENS,
+    Dataset,
+    check_batch,
+    decoded_batches,
+)
+from benchmarks.data_loading.torch_process import TorchProcess, without_ids
+from jaxload.data.loader import ReadAhead, ReadAheadIterator, micro_batch_dataset
+from jaxload.data.source import DataConfig
+
+LEAST_OF_RAW = 0.8
+LEAST_OF_TORCH = 2.0
+_NUM_PREFETCH = 4
+_SETTLE_SECONDS = 0.3
+
+# Threads and two queues read ahead, each `num_prefetch`.
+_WARM_BATCHES = 3 * _NUM_PREFETCH
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """Samples a second of a size of records, with so many workers."""
+
+    name: str
+    record_bytes: int
+    num_workers: int
+    raw: float
+    ours: float
+    torch: float = math.nan
+    """NaN where there is no PyTorch."""
+
+    @property
+    def goals(self) -> str:
+        """Which goals hold."""
+        words = [_held(self.ours / self.raw >= LEAST_OF_RAW)]
+        if not math.isnan(self.torch):
+            words.append(_held(self.ours / self.torch >= LEAST_OF_TORCH))
+        return ", ".join(words)
+
+
+def _held(held: bool) -> str:
+    return "held" if held else "[bold red]NOT HELD[/]"
+
+
+def open_ours(
+    dataset: Dataset, num_workers: int, num_micro_steps: int
+) -> ReadAheadIterator:
+    """Our loader, as training uses it."""
+    config = DataConfig(
+        path=str(dataset.manifest.directory),
+        num_workers=num_workers,
+        num_threads=2,
+        num_prefetch=_NUM_PREFETCH,
+    )
+    batches = micro_batch_dataset(
+        dataset.manifest,
+        dataset.schedule,
+        replicas=[0],
+        num_micro_steps=num_micro_steps,
+        num_text_tokens=NUM_TEXT_TOKENS,
+    )
+    return iter(ReadAhead(batches, config))
+
+
+@contextlib.contextmanager
+def _opened(
+    dataset: Dataset,
+    batches: Sequence[list[int]],
+    num_workers: int,
+    torch: TorchProcess | None,
+) -> Iterator[tuple[RawReaders, ReadAheadIterator]]:
+    raw = RawReaders(dataset.manifest, max(1, num_workers))
+    ours = open_ours(dataset, num_workers, len(batches))
+    if torch:
+        torch.open(
+            dataset, batches, num_workers=num_workers, num_prefetch=_NUM_PREFETCH
+        )
+    try:
+        yield raw, ours
+    finally:
+        raw.close()
+        ours.close()
+        if torch:
+            torch.close_loader()
+
+
+def measure(
+    dataset: Dataset,
+    num_workers: int,
+    num_rounds: int,
+    torch: TorchProcess | None,
+    advance: Callable[[], None],
+) -> Row:
+    """Checks the first micro-batches, then times rounds of those that follow."""
+    num_warm = _WARM_BATCHES * max(1, num_workers)
+    num_timed = dataset.scale.num_batches
+    num_checked = num_timed
+    total = num_checked + num_rounds * (num_warm + num_timed)
+    batches = [dataset.rows(step).tolist() for step in range(total)]
+    seconds: dict[str, list[float]] = {"raw": [], "ours": [], "torch": []}
+    num_samples = []
+    with _opened(dataset, batches, num_workers, torch) as (raw, ours):
+        check(dataset, ours, torch, num_checked)
+        raw.seconds(batches[:num_checked])
+        for i in range(num_rounds):
+            start = num_checked + i * (num_warm + num_timed) + num_warm
+            timed = batches[start : start + num_timed]
+            num_samples.append(sum(map(len, timed)))
+
+            def run_raw(timed: Sequence[list[int]] = timed) -> tuple[float, int]:
+                return raw.seconds(timed), sum(map(len, timed))
+
+            turns = {"raw": run_raw, "ours": lambda: _run(ours, num_warm, num_timed)}
+            if torch:
+                turns["torch"] = lambda: torch.run(num_warm, num_timed)
+            names = list(turns)
+            for name in names[i % len(names) :] + names[: i % len(names)]:
+                time.sleep(_SETTLE_SECONDS)
+                taken, count = turns[name]()
+                assert count == num_samples[-1], f"{name} read {count} samples"
+                seconds[name].append(taken)
+            advance()
+    rates = {
+        name: statistics.median(map(_divide, num_samples, taken)) if taken else math.nan
+        for name, taken in seconds.items()
+    }
+    return Row(
+        name=dataset.scale.name,
+        record_bytes=dataset.record_bytes,
+        num_workers=num_workers,
+        **rates,
+    )
+
+
+def _divide(count: int, seconds: float) -> float:
+    return count / seconds
+
+
+def _run(ours: ReadAheadIterator, num_warm: int, num_timed: int) -> tuple[float, int]:
+    for _ in range(num_warm):
+        next(ours)
+    start = time.perf_counter()
+    num_samples = 0
+    for _ in range(num_timed):
+        num_samples += len(next(ours)["id"])
+    return time.perf_counter() - start, num_samples
+
+
+def check(
+    dataset: Dataset,
+    ours: ReadAheadIterator,
+    torch: TorchProcess | None,
+    num_batches: int,
+) -> None:
+    """Refuses loaders whose micro-batches are not those of the records."""
+    for step, expected in enumerate(decoded_batches(dataset, num_batches)):
+        what = f"micro-batch {step} of {dataset.scale.name!r}"
+        check_batch(next(ours), expected, what)
+        if torch:
+            found = torch.read(Path(dataset.files) / "checked")
+            check_batch(found, without_ids(expected), f"PyTorch's {what}")
+
+
+def print_table(rows: Sequence[Row], console: Console) -> None:
+    """Prints rates, ratios and goals."""
+    table = Table(
+        title="Samples a second, from a warm page cache. Goals: at least "
+        f"{LEAST_OF_RAW} of raw ArrayRecord, {LEAST_OF_TORCH:.0f} times PyTorch",
+        caption="Medians over rounds. A consumer counts the samples and touches no "
+        "array. raw: one process, or two for two workers, whose malloc "
+        "keeps memory; its bytes are dropped.",
+    )
+    for name in ("records", "KB", "workers", "raw", "ours", "ours/raw"):
+        table.add_column(name, justify="left" if name == "records" else "right")
+    for name in ("PyTorch", "ours/PyTorch", "goals"):
+        table.add_column(name, justify="left" if name == "goals" else "right")
+    for row in rows:
+        missing = math.isnan(row.torch)
+        table.add_row(
+            row.name,
+            f"{row.record_bytes / 1e3:,.0f}",
+            str(row.num_workers),
+            f"{row.raw:,.0f}",
+            f"{row.ours:,.0f}",
+            f"{row.ours / row.raw:.2f}",
+            "-" if missing else f"{row.torch:,.0f}",
+            "-" if missing else f"{row.ours / row.torch:.1f}",
+            row.goals,
+        )
+    console.print(table)
