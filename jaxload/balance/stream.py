@@ -28,6 +28,10 @@ def stream_members(
     first: int, count: int, *, num_samples: int, seed: int, stream: int
 ) -> np.ndarray:
     """The samples at `count` positions of a stream, each in [0, num_samples)."""
+    lap, offset = divmod(first, num_samples)
+    if num_samples <= _MAX_WRITTEN and offset + count <= num_samples:
+        order = _order(num_samples, seed, stream, lap)
+        return order[offset : offset + count].astype(np.int64)
     members = []
     for position in range(first, first + count):
         lap, offset = divmod(position, num_samples)

@@ -13,8 +13,9 @@ import grain
 from absl import flags
 
 from jaxload.balance.schedule import Lockstep
+from jaxload.data.batch_memory import MIN_SHARED_BYTES, enter_worker
 from jaxload.data.manifest import Manifest
-from jaxload.data.source import Batch, DataConfig, MicroBatchSource, enter_worker
+from jaxload.data.source import Batch, DataConfig, MicroBatchSource
 
 
 def micro_batch_dataset(
@@ -90,6 +91,8 @@ class ReadAheadIterator(grain.DatasetIterator[Batch]):
             # Grain looks at its flags here, which only programs of absl parse.
             if not flags.FLAGS.is_parsed():
                 flags.FLAGS.mark_as_parsed()
+            shared = grain.experimental.DatasetOptions(min_shm_size=MIN_SHARED_BYTES)
+            ahead = grain.experimental.WithOptionsIterDataset(ahead, shared)
             ahead = ahead.mp_prefetch(
                 grain.multiprocessing.MultiprocessingOptions(
                     num_workers=config.num_workers,

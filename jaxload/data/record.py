@@ -1,20 +1,19 @@
 """The record codec: one sample as safetensors bytes, with shapes in the header."""
 
-import dataclasses
 import functools
 import json
 import math
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import save
 
-_DTYPES = {"BF16": np.dtype(ml_dtypes.bfloat16), "F32": np.dtype(np.float32)}
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _LENGTH_BYTES = 8  # Safetensors begin with the length of their header.
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class Record(NamedTuple):
     """What is stored of a sample: its latent, and its text at its true length."""
 
     latent: np.ndarray
@@ -24,11 +23,19 @@ class Record:
     """`[T, E]`"""
 
 
+class Place(NamedTuple):
+    """Where a tensor lies in the bytes of a record, and its shape."""
+
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
 def encode_record(record: Record) -> bytes:
     """Writes a record in bfloat16."""
     tensors = {
-        "latent": record.latent.astype(ml_dtypes.bfloat16),
-        "text": record.text.astype(ml_dtypes.bfloat16),
+        "latent": record.latent.astype(BFLOAT16),
+        "text": record.text.astype(BFLOAT16),
     }
     return save(tensors)
 
@@ -36,42 +43,44 @@ def encode_record(record: Record) -> bytes:
 def decode_record(data: bytes) -> Record:
     """Reads a record; raises `ValueError` on bytes that are none.
 
-    Its arrays lie in `data` itself. The safetensors library would copy them first, and
-    read the same few headers anew for each record.
+    Its arrays lie in `data` itself.
     """
-    begin = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    latent, text = locate(data)
+    return Record(_view(data, latent), _view(data, text))
+
+
+def locate(data: bytes) -> tuple[Place, Place]:
+    """Where latent and text lie; raises `ValueError` on bytes that are no record.
+
+    The safetensors library would copy both, and read the same few headers anew for each
+    record.
+    """
+    stop = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     try:
-        latent, text = _read_header(data[_LENGTH_BYTES:begin])
-        return Record(latent=latent.view(data, begin), text=text.view(data, begin))
+        latent, text = _read_header(data[_LENGTH_BYTES:stop])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a sample in safetensors format: {error}") from error
+    if len(data) < latent.stop or len(data) < text.stop:
+        raise ValueError(f"not a sample in safetensors format: only {len(data)} bytes")
+    return latent, text
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Tensor:
-    """Where a tensor lies behind the header."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    offset: int
-    count: int
-
-    def view(self, data: bytes, begin: int) -> np.ndarray:
-        return np.frombuffer(data, self.dtype, self.count, begin + self.offset).reshape(
-            self.shape
-        )
+def _view(data: bytes, place: Place) -> np.ndarray:
+    count = (place.stop - place.start) // BFLOAT16.itemsize
+    return np.frombuffer(data, BFLOAT16, count, place.start).reshape(place.shape)
 
 
 @functools.lru_cache(maxsize=4_096)
-def _read_header(header: bytes) -> tuple[_Tensor, _Tensor]:
+def _read_header(header: bytes) -> tuple[Place, Place]:
     fields = json.loads(header)
-    return _read_field(fields["latent"]), _read_field(fields["text"])
+    begin = _LENGTH_BYTES + len(header)
+    return _read_field(fields["latent"], begin), _read_field(fields["text"], begin)
 
 
-def _read_field(field: dict) -> _Tensor:
-    dtype, shape = _DTYPES[field["dtype"]], tuple(field["shape"])
+def _read_field(field: dict[str, Any], begin: int) -> Place:
+    shape = tuple(field["shape"])
     start, stop = field["data_offsets"]
-    count = math.prod(shape)
-    if stop - start != count * dtype.itemsize or start < 0:
-        raise ValueError(f"{stop - start} bytes for {shape} of {dtype}")
-    return _Tensor(dtype, shape, start, count)
+    num_bytes = math.prod(shape) * BFLOAT16.itemsize
+    if field["dtype"] != "BF16" or stop - start != num_bytes or start < 0:
+        raise ValueError(f"{stop - start} bytes for {shape} of {field['dtype']}")
+    return Place(shape, begin + start, begin + stop)

@@ -4,22 +4,20 @@ import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 import grain
-import ml_dtypes
 import numpy as np
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import Lockstep
+from jaxload.data.batch_memory import make_room
 from jaxload.data.manifest import Manifest
-from jaxload.data.record import Record, decode_record
+from jaxload.data.record import Place, locate
 from jaxload.errors import InputError
 
 Batch = Mapping[str, np.ndarray]
 """`latent` [B, F, H, W, C], `text` [B, T, E] and the samples' rows `id` [B]."""
-
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,56 +95,64 @@ class MicroBatchSource:
         )
 
     def _collate(self, bucket: Bucket, rows: np.ndarray) -> Batch:
-        records = [self._read(row) for row in rows.tolist()]
-        shape, first = bucket.shape, records[0]
-        size = (shape.frames, shape.height, shape.width, first.latent.shape[-1])
-        text_size = (self._num_text_tokens, first.text.shape[-1])
-        for row, record in zip(rows.tolist(), records, strict=True):
-            if record.latent.shape != size or record.text.shape[1:] != text_size[1:]:
-                self._refuse(row, record, size, text_size)
-        batch = {
-            "latent": _new_array((len(rows), *size)),
-            "text": _new_array((len(rows), *text_size)),
+        batch = None
+        for i, row in enumerate(rows.tolist()):
+            try:
+                data = self._records[row]
+                latent, text = locate(data)
+            except (RuntimeError, ValueError, IndexError) as error:
+                raise InputError(
+                    f"{self._manifest.locate(row)}: cannot be read ({error}); copy the "
+                    "shard again or prepare the data set again"
+                ) from error
+            if batch is None:
+                batch = _Collated(bucket, rows, latent, text, self._num_text_tokens)
+            if not batch.takes(latent, text):
+                raise InputError(
+                    f"{self._manifest.locate(row)}: expected a latent of "
+                    f"{batch.latent_shape} by the manifest and text of width "
+                    f"{batch.text_width}, got {latent.shape} and {text.shape[-1]}; "
+                    "prepare the data set again"
+                )
+            batch.put(i, memoryview(data), latent, text)
+        assert batch is not None, "a micro-batch has a sample"
+        return batch.arrays
+
+
+class _Collated:
+    """Arrays of a micro-batch, filled record by record, each copied once."""
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        rows: np.ndarray,
+        latent: Place,
+        text: Place,
+        num_text_tokens: int,
+    ):
+        """Makes room; `latent` and `text` are those of the first record."""
+        shape = bucket.shape
+        self.latent_shape = (shape.frames, shape.height, shape.width, latent.shape[-1])
+        self.text_width = text.shape[-1]
+        self._latents = make_room((len(rows), *self.latent_shape))
+        self._texts = make_room((len(rows), num_text_tokens, self.text_width))
+        self.arrays = {
+            "latent": self._latents.array,
+            "text": self._texts.array,
             "id": rows,
         }
-        latent, text = (batch[name].view(np.ndarray) for name in ("latent", "text"))
-        for i, record in enumerate(records):
-            latent[i] = record.latent
-            tokens = record.text[: text_size[0]]
-            text[i, : len(tokens)] = tokens
-            text[i, len(tokens) :] = 0
-        return batch
+        self._latent_bytes = self._latents.array.nbytes // len(rows)
+        self._text_bytes = self._texts.array.nbytes // len(rows)
 
-    def _read(self, row: int) -> Record:
-        try:
-            return decode_record(self._records[row])
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise InputError(
-                f"{self._manifest.locate(row)}: cannot be read ({error}); copy the "
-                "shard again or prepare the data set again"
-            ) from error
+    def takes(self, latent: Place, text: Place) -> bool:
+        """Whether a record has the shapes that were made room for."""
+        return latent.shape == self.latent_shape and text.shape[1] == self.text_width
 
-    def _refuse(self, row: int, record: Record, size: Any, text_size: Any) -> None:
-        raise InputError(
-            f"{self._manifest.locate(row)}: expected a latent of {size} by the "
-            f"manifest and text of width {text_size[1]}, got {record.latent.shape} and "
-            f"{record.text.shape[-1]}; prepare the data set again"
-        )
-
-
-_in_worker = False
-
-
-def enter_worker(index: int, count: int) -> None:
-    """Has this process read for another one: into memory that both can see."""
-    global _in_worker
-    _in_worker = True
-
-
-def _new_array(shape: tuple[int, ...]) -> np.ndarray:
-    if _in_worker:
-        return grain.multiprocessing.SharedMemoryArray(shape, _BFLOAT16)
-    return np.empty(shape, _BFLOAT16)
+    def put(self, i: int, data: memoryview, latent: Place, text: Place) -> None:
+        """Copies a record's latent and text, or what there is room for, to row i."""
+        self._latents.write(i * self._latent_bytes, data[latent.start : latent.stop])
+        stop = min(text.stop, text.start + self._text_bytes)
+        self._texts.write(i * self._text_bytes, data[text.start : stop])
 
 
 @dataclasses.dataclass
