@@ -45,6 +45,9 @@ class Room(abc.ABC):
     def write(self, start: int, data: memoryview) -> None:
         """Copies bytes to a place in the array, counted in bytes."""
 
+    def close(self) -> None:
+        """Ends the writing; the array stays."""
+
 
 def make_room(shape: tuple[int, ...]) -> Room:
     """An array of zeros in the memory that suits its size and this process."""
@@ -76,3 +79,6 @@ class _Shared(Room):
         written = os.pwrite(self._file.fileno(), data, start)
         if written != len(data):
             raise OSError(f"{_SHARED}: no room for {len(data)} bytes")
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,5 +1,6 @@
 """The Grain source: element i is the micro-batch that the schedule names for i."""
 
+import contextlib
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
@@ -95,28 +96,33 @@ class MicroBatchSource:
         )
 
     def _collate(self, bucket: Bucket, rows: np.ndarray) -> Batch:
-        batch = None
-        for i, row in enumerate(rows.tolist()):
-            try:
-                data = self._records[row]
-                latent, text = locate(data)
-            except (RuntimeError, ValueError, IndexError) as error:
-                raise InputError(
-                    f"{self._manifest.locate(row)}: cannot be read ({error}); copy the "
-                    "shard again or prepare the data set again"
-                ) from error
-            if batch is None:
-                batch = _Collated(bucket, rows, latent, text, self._num_text_tokens)
-            if not batch.takes(latent, text):
-                raise InputError(
-                    f"{self._manifest.locate(row)}: expected a latent of "
-                    f"{batch.latent_shape} by the manifest and text of width "
-                    f"{batch.text_width}, got {latent.shape} and {text.shape[-1]}; "
-                    "prepare the data set again"
-                )
-            batch.put(i, memoryview(data), latent, text)
+        with contextlib.ExitStack() as stack:
+            batch = None
+            for i, row in enumerate(rows.tolist()):
+                data, latent, text = self._read(row)
+                if batch is None:
+                    batch = _Collated(bucket, rows, latent, text, self._num_text_tokens)
+                    stack.callback(batch.close)
+                if not batch.takes(latent, text):
+                    raise InputError(
+                        f"{self._manifest.locate(row)}: expected a latent of "
+                        f"{batch.latent_shape} by the manifest and text of width "
+                        f"{batch.text_width}, got {latent.shape} and "
+                        f"{text.shape[-1]}; prepare the data set again"
+                    )
+                batch.put(i, memoryview(data), latent, text)
         assert batch is not None, "a micro-batch has a sample"
         return batch.arrays
+
+    def _read(self, row: int) -> tuple[bytes, Place, Place]:
+        try:
+            data = self._records[row]
+            return data, *locate(data)
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise InputError(
+                f"{self._manifest.locate(row)}: cannot be read ({error}); copy the "
+                "shard again or prepare the data set again"
+            ) from error
 
 
 class _Collated:
@@ -153,6 +159,11 @@ class _Collated:
         self._latents.write(i * self._latent_bytes, data[latent.start : latent.stop])
         stop = min(text.stop, text.start + self._text_bytes)
         self._texts.write(i * self._text_bytes, data[text.start : stop])
+
+    def close(self) -> None:
+        """Ends the writing."""
+        self._latents.close()
+        self._texts.close()
 
 
 @dataclasses.dataclass

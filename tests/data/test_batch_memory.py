@@ -22,6 +22,7 @@ def test_what_is_written_is_there_and_the_rest_is_zero(in_worker: bool, shape):
     row = room.array.nbytes // shape[0]
     room.write(row, memoryview(bytes([0x80, 0x3F]) * 4))
     room.write(2 * row, memoryview(b""))
+    room.close()
     expected = np.zeros(shape)
     expected[1, :4] = 1.0
     np.testing.assert_array_equal(room.array.astype(float), expected)
@@ -32,7 +33,9 @@ def test_what_is_written_is_there_and_the_rest_is_zero(in_worker: bool, shape):
 def test_only_large_arrays_of_a_worker_are_shared(in_worker: bool):
     kinds = []
     for shape in (SMALL, LARGE):
-        array = make_room(shape).array
+        room = make_room(shape)
+        room.close()
+        array = room.array
         shared = isinstance(array, grain.multiprocessing.SharedMemoryArray)
         if shared:
             array.unlink_on_del()
