@@ -45,6 +45,7 @@ class Room(abc.ABC):
     def write(self, start: int, data: memoryview) -> None:
         """Copies bytes to a place in the array, counted in bytes."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Ends the writing; the array stays."""
 
@@ -64,6 +65,9 @@ class _Plain(Room):
 
     def write(self, start: int, data: memoryview) -> None:
         self._bytes[start : start + len(data)] = data
+
+    def close(self) -> None:
+        self._bytes.release()
 
 
 class _Shared(Room):
