@@ -39,5 +39,7 @@ def resample(frames: Iterator[Frame], *, rate: float, count: int) -> Iterator[Fr
             if tick == count:
                 return
         held = following
-    for _ in range(tick, count):
+    # The last tick may be a little late; more of them, and frames are missing.
+    while tick < count and tick / rate <= held.time + 0.5 / rate:
         yield held
+        tick += 1

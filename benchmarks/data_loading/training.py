@@ -1,0 +1,41 @@
+"""How long the demo waits for its data while it trains."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from jaxload.training.telemetry import read_metrics
+
+MAX_WAIT = 0.01
+_WARM_STEPS = 20
+_ROOT = Path(__file__).parents[2]
+
+
+def measure(directory: Path, num_steps: int, config: str = "configs/demo.py") -> float:
+    """Trains for some steps; returns the share of the time that was spent waiting."""
+    settings = [f"data.path={directory / 'set'}", f"train.num_steps={num_steps}"]
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "jaxload.train", "--config", str(_ROOT / config)),
+            *("--workdir", str(directory / "run")),
+            *(part for setting in settings for part in ("--set", setting)),
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+        cwd=_ROOT,
+    )
+    rows = read_metrics(directory / "run" / "metrics.jsonl")
+    rows = [row for row in rows if row.step >= min(_WARM_STEPS, num_steps // 2)]
+    waited = sum(row.data_wait_seconds for row in rows)
+    return waited / sum(row.seconds for row in rows)
+
+
+def print_wait(share: float, num_steps: int, console: Console) -> None:
+    """Prints the share, and whether the goal holds."""
+    held = "held" if share <= MAX_WAIT else "[bold red]NOT HELD[/]"
+    console.print(
+        f"The demo waited for data {share:.2%} of {num_steps} steps' time. "
+        f"Goal: at most {MAX_WAIT:.0%}, {held}"
+    )
