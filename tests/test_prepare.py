@@ -291,6 +291,31 @@ def test_too_many_bad_files_stop_it_and_lose_nothing(media: Path, tmp_path: Path
     assert num_done(out) > done
 
 
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_loses_nothing(
+    media: Path, prepared: Path, tmp_path: Path
+):
+    """Files may not grow beyond a size that scans keep and shards do not."""
+    program = (
+        "import resource, signal, sys; from jaxload import command, prepare;"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000));"
+        "command.run('jaxload.prepare', prepare.main)"
+    )
+    arguments = command_line(media, tmp_path / "out", "--workers", "0")[3:]
+    result = subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert "out: a shard cannot be written (write() failed: File too large" in line
+    assert prepare(media, tmp_path / "out") == 0
+    assert shards(tmp_path / "out") == shards(prepared)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

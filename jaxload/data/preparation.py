@@ -8,7 +8,7 @@ time, again after a crash, and always with the same bytes.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from jaxload.data.part_tables import (
 )
 from jaxload.data.problem import Problem
 from jaxload.data.text import load_text_encoder
+from jaxload.errors import InputError
 from jaxload.files import replaced
 
 _VERSION = 1
@@ -156,12 +157,7 @@ class EncodePart:
         path = shard_path(out, self.index)
         progress = _Progress()
         with replaced(path) as partial:
-            # Made whether there will be a record or not; an empty shard is not kept.
-            writer = ArrayRecordWriter(str(partial), _WRITER_OPTIONS)
-            for entry, record in self._encode(on_file, progress):
-                writer.write(record)
-                progress.entries.append(entry)
-            writer.close()
+            _write_shard(partial, self._encode(on_file, progress), progress.entries)
         shard = describe_shard(path, len(progress.entries))
         if not progress.entries:
             path.unlink()
@@ -228,6 +224,24 @@ class _Progress:
         kept = sum(entry.shape.pixels[0] for entry in self.entries[before:])
         decoded = planned.decoded
         self.frames += FrameCount(decoded=decoded, kept=kept, left_out=decoded - kept)
+
+
+def _write_shard(
+    path: Path, samples: Iterable[tuple[Entry, bytes]], entries: list[Entry]
+) -> None:
+    """Writes records, and adds their entries as they are written."""
+    try:
+        # Made whether there will be a record or not; an empty shard is not kept.
+        writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
+        for entry, record in samples:
+            writer.write(record)
+            entries.append(entry)
+        writer.close()
+    except RuntimeError as error:  # All that ArrayRecord raises.
+        raise InputError(
+            f"{path.parent}: a shard cannot be written ({error}); make room, and run "
+            "the same command again: what was done is kept"
+        ) from error
 
 
 Part = ScanPart | EncodePart
