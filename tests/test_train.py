@@ -219,6 +219,18 @@ def test_a_second_resume_goes_further(finished, data: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_worker_processes_give_the_same_losses(finished, data: Path, tmp_path: Path):
+    """Read by two processes up to a checkpoint, and by threads from there on."""
+    workdir, stop = tmp_path / "run", "train.num_steps=3"
+    workers = ("--set", "data.num_workers=2")
+    first = run(*workers, "--set", stop, data=data, workdir=workdir)
+    assert first.returncode == 0, first.stderr
+    rest = run("--resume", data=data, workdir=workdir)
+    assert rest.returncode == 0, rest.stderr
+    assert losses(workdir) == losses(finished[0])
+
+
+@pytest.mark.slow
 def test_a_finished_run_is_not_run_again(finished, data: Path):
     workdir, _ = finished
     before = (workdir / "metrics.jsonl").stat().st_mtime_ns

@@ -61,7 +61,7 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     # --- Data and plan: all that can be wrong with the input is found here ---
     _check_policy(config)
     manifest = open_dataset(config, console)
-    _check_model_fits(config, manifest, console)
+    check_model_fits(config, manifest, console)
     mesh = replica_mesh()
     plan = _settle_plan(config, manifest, mesh, workdir)
     rows = read_metrics(workdir.metrics)
@@ -176,7 +176,8 @@ def _check_policy(config: Config) -> None:
         )
 
 
-def _check_model_fits(config: Config, manifest: Manifest, console: Console) -> None:
+def check_model_fits(config: Config, manifest: Manifest, console: Console) -> None:
+    """Refuses a data set that was made for another model; tells of cut captions."""
     for section, field in (
         ("data", "codec"),
         ("data", "text_encoder"),
