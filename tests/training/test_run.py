@@ -49,7 +49,7 @@ def test_captions_that_are_cut_are_counted(
     lengths = debug_manifest.read_column("text_tokens").to_pylist()
     config = config_lib.override(debug_config, "model.num_text_tokens=9")
     num_cut = sum(length > 9 for length in lengths)
-    assert 0 < num_cut < len(lengths)
+    assert num_cut > 0
     assert check(config, debug_manifest).startswith(
         f"{num_cut} of {len(lengths)} captions are cut to model.num_text_tokens=9; the "
         f"longest has {max(lengths)} tokens"
