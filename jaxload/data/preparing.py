@@ -53,6 +53,7 @@ from jaxload.progress import phase
 _FINGERPRINT = "preparation.json"
 _SHAPES = "shapes.json"
 SCANS = "media.parquet"
+_ENOUGH_SAMPLES = 16
 
 Run = Callable[..., None]
 """(parts, on_file=, recover=) -> None: does them, anywhere."""
@@ -267,10 +268,18 @@ def _settle_shapes(preparation: Preparation, num_parts: int) -> tuple[Shape, ...
             clips,
             rules=preparation.rules,
             max_shapes=preparation.max_shapes,
-            min_samples=1,
+            min_samples=_min_samples(int(clips.count.sum()), preparation.max_shapes),
         )
         write_atomically(path, json.dumps([str(shape) for shape in chosen.shapes]))
     return tuple(Shape.parse(shape) for shape in json.loads(path.read_text()))
+
+
+def _min_samples(num_clips: int, max_shapes: int) -> int:
+    """Clips that a shape needs: a program for one would also hold back all batches.
+
+    Half of what an even share would be, and never more than are enough for any batch.
+    """
+    return max(1, min(_ENOUGH_SAMPLES, num_clips // (2 * max_shapes)))
 
 
 def _columns(scans: Collection[Scan], rules: ShapeRules) -> Columns:
