@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import resource
 import socket
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -39,12 +40,22 @@ def remove_leftovers(directory: Path) -> None:
     """Removes what processes of this machine began to write before they were killed."""
     for partial in directory.glob(f".*{_host()}.partial"):
         pid = partial.name.removesuffix(f"{_host()}.partial").rpartition(".")[2]
-        if not Path("/proc", pid).exists():
+        if not _is_alive(pid):
             partial.unlink(missing_ok=True)
 
 
+def _is_alive(pid: str) -> bool:
+    try:
+        state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in ("Z", "X")  # Dead, and nobody has asked about it yet.
+
+
 def _host() -> str:
-    return f"@{socket.gethostname()}"
+    """This machine, and which of its sets of process numbers: containers have own."""
+    namespace = Path("/proc/self/ns/pid").resolve().name.strip("pid:[]")
+    return f"@{socket.gethostname()}-{namespace}"
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
@@ -66,6 +77,18 @@ def read_json(path: Path, *, remedy: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: expected a JSON object, got {content!r}; {remedy}")
     return content
+
+
+def allow_open_files(count: int) -> None:
+    """Raises this process's limit of open files, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and count > hard:
+        raise InputError(
+            f"{count} files are to be open at once, and the limit is {hard}; raise it "
+            "with ulimit -Hn"
+        )
+    if soft != resource.RLIM_INFINITY and count > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
 
 
 def check_writable(path: Path) -> None:

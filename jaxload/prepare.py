@@ -44,13 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             highlight=False,
         )
         return 0
-    print_prepared(prepared, console)
     report = write_report(prepared, preparation.out)
+    print_prepared(prepared, console)
     preview = draw_preview(preparation.out)
     console.print(
         f"data set {preparation.out}, report {report}, preview {preview}",
         highlight=False,
         soft_wrap=True,
+        markup=False,
     )
     return 0
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jaxload.balance.shape import Shape
+from jaxload.data.captions import shown
 from jaxload.data.codec import Codec, load_codec
 from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.preparing import Prepared
@@ -41,13 +42,15 @@ def print_prepared(prepared: Prepared, console: Console) -> None:
         )
     console.print(table)
     for line in _lines(prepared):
-        console.print(line, highlight=False, soft_wrap=True)
+        # File names may have brackets, which are no markup.
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _lines(prepared: Prepared) -> Iterator[str]:
     frames, num_clips = prepared.frames, sum(prepared.counts.values())
     yield (
-        f"kept {num_clips:,} clips of {prepared.num_files:,} files, "
+        f"kept {num_clips:,} clips of {prepared.num_used:,} files of "
+        f"{prepared.num_files:,}, "
         f"{prepared.num_bytes / 1e6:,.1f} MB"
     )
     yield (
@@ -57,8 +60,8 @@ def _lines(prepared: Prepared) -> Iterator[str]:
         f"{frames.left_out:,} in what is not a clip"
     )
     for outcome, reason, names in _groups(prepared):
-        shown = ", ".join(names[:_NUM_EXAMPLES])
-        yield f"  {outcome} {len(names):,}: {reason}, such as {shown}"
+        examples = ", ".join(map(shown, names[:_NUM_EXAMPLES]))
+        yield f"  {outcome} {len(names):,}: {reason}, such as {examples}"
 
 
 def _groups(prepared: Prepared) -> Iterator[tuple[str, str, list[str]]]:
@@ -107,7 +110,7 @@ def draw_preview(out: Path) -> Path:
             place.imshow(picture)
         for place in axes:
             place.axis("off")
-        axes[0].set_title(row, fontsize=8, loc="left")
+        axes[0].set_title(row, fontsize=8, loc="left", parse_math=False)
     path = out / "preview.png"
     figure.savefig(path, dpi=100)
     return path

@@ -3,6 +3,7 @@
 import csv
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -111,7 +112,7 @@ def test_what_is_not_kept_is_told_with_its_name(
 ):
     assert prepare(media, tmp_path / "out") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "kept 13 clips of 13 files" in shown
+    assert "kept 13 clips of 10 files of 13" in shown
     assert "bad 1: empty file, such as empty.mp4" in shown
     assert "bad 1: not an image or video, such as text.mp4" in shown
     assert "left out 1: aspect that no shape has, such as wide.png" in shown
@@ -180,6 +181,18 @@ def test_machines_share_the_work(
     assert manifest_bytes(out) == manifest_bytes(prepared)
 
 
+def test_with_a_plan_machines_share_the_work_in_one_round(
+    media: Path, prepared: Path, tmp_path: Path
+):
+    plan, out = tmp_path / "plan.json", tmp_path / "out"
+    options = ["--manifest", str(prepared / "media.parquet"), "--out", str(plan)]
+    assert plan_command.main([*options, *CONFIG]) == 0
+    for share in ("1/3", "0/3", "2/3"):
+        assert not (out / "manifest.parquet").exists()
+        assert prepare(media, out, "--plan", str(plan), "--shard", share) == 0
+    assert len(read_manifest(out)) == len(read_manifest(prepared))
+
+
 def command_line(media: Path, out: Path, *more: str) -> list[str]:
     program = [sys.executable, "-m", "jaxload.prepare"]
     options = ["--media", str(media), "--out", str(out), "--max-bad-share", "0.3"]
@@ -223,6 +236,19 @@ def num_done(out: Path) -> int:
 
 
 @pytest.mark.slow
+def test_two_at_once_make_the_same_bytes(media: Path, prepared: Path, tmp_path: Path):
+    arguments = command_line(media, tmp_path / "out", "--workers", "0")
+    both = [
+        subprocess.Popen(arguments, stderr=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    for process in both:
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+    assert shards(tmp_path / "out") == shards(prepared)
+    assert manifest_bytes(tmp_path / "out") == manifest_bytes(prepared)
+
+
+@pytest.mark.slow
 def test_on_ray_it_makes_the_same_bytes(media: Path, prepared: Path, tmp_path: Path):
     arguments = command_line(media, tmp_path / "out", "--ray")
     environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
@@ -230,7 +256,7 @@ def test_on_ray_it_makes_the_same_bytes(media: Path, prepared: Path, tmp_path: P
         arguments, capture_output=True, text=True, check=False, env=environment
     )
     assert result.returncode == 0, result.stderr
-    assert "kept 13 clips of 13 files" in result.stdout
+    assert "kept 13 clips of 10 files of 13" in result.stdout
     assert shards(tmp_path / "out") == shards(prepared)
 
 
@@ -331,7 +357,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
         (["--media", "{media}", "--codec", "wan"], r"codec 'wan': expected haar or"),
         (
             ["--media", "{media}", "--codec", "no.such:x"],
-            r"cannot be loaded \(No",
+            r"cannot be loaded \(ModuleNotFound",
         ),
         (["--media", "{media}", "--plan", "none.json"], r"none.json: cannot be read"),
         (
@@ -349,6 +375,30 @@ def test_wrong_arguments_are_one_line(
     with pytest.raises(InputError, match=message) as error:
         command.main(arguments)
     assert "\n" not in str(error.value)
+
+
+def test_names_with_brackets_and_dollars_are_names(
+    media: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    folder = tmp_path / "x[" / "media"
+    folder.mkdir(parents=True)
+    picture = (media / "more/picture 1 \u00e9.png").read_bytes()
+    for name in ("vid [dQw4].png", "b][/b].png", "p$a^$b.png", "a\nb.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(picture)
+    (folder / "bad [x].png").write_bytes(b"")
+    assert prepare(folder, tmp_path / "out") == 0
+    shown = capsys.readouterr().out
+    assert "empty file, such as bad [x].png" in shown
+    assert "a\\nb.png, b][/b].png" in shown
+    assert (tmp_path / "out" / "preview.png").exists()
+
+
+def test_nothing_but_broken_links_is_one_line(tmp_path: Path):
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "a.mp4").symlink_to(tmp_path / "none")
+    with pytest.raises(InputError, match=r"none of its files can be used.*broken link"):
+        prepare(tmp_path / "media", tmp_path / "out", "--max-bad-share", "1")
 
 
 # --- Codecs and encoders of others ---
@@ -381,6 +431,77 @@ def test_a_codec_that_fails_is_counted(
     assert "bad 1: failed, such as clip2.mp4" in shown
     report = (tmp_path / "out" / "report.csv").read_text()
     assert "clip2.mp4,failed,RuntimeError: too wide for me" in report
+
+
+def test_too_many_failures_of_a_codec_leave_no_data_set(media: Path, tmp_path: Path):
+    codec = ["--codec", "tests.data.codecs:FailsOnWide", "--max-bad-share", "0.16"]
+    message = r"3 of 13 files are bad, such as .*expected at most 16%"
+    with pytest.raises(InputError, match=message):
+        prepare(media, tmp_path / "out", *codec)
+    assert not (tmp_path / "out" / "manifest.parquet").exists()
+
+
+def test_what_failed_is_tried_again(
+    media: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    flag = tmp_path / "flag"
+    flag.touch()
+    monkeypatch.setenv("JAXLOAD_TEST_FLAG", str(flag))
+    codec = ("--codec", "tests.data.codecs:FailsWhileFlagged", "--max-bad-share", "1")
+    with pytest.raises(InputError, match=r"gave a clip, most often: failed"):
+        prepare(media, tmp_path / "out", *codec)
+    flag.unlink()
+    assert prepare(media, tmp_path / "out", *codec) == 0
+    assert shards(tmp_path / "out") == shards(prepared)
+
+
+@pytest.mark.parametrize(
+    ("plugs", "message"),
+    [
+        (["--codec", "tests.data.codecs:NotFinite"], "not finite in bfloat16"),
+        (["--codec", "tests.data.codecs:FewChannels"], r"8\), expected \(.*16\)"),
+        (
+            ["--text-encoder", "tests.data.codecs:WrongText"],
+            r"made \(3,\), expected \(3, 1\)",
+        ),
+    ],
+)
+def test_what_is_fit_for_no_record_is_refused(
+    media: Path, tmp_path: Path, plugs: list[str], message: str
+):
+    width = ["--set", "model.text_dim=1"] if "--text-encoder" in plugs else []
+    with pytest.raises(InputError, match=message):
+        prepare(media, tmp_path / "out", *plugs, *width)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("tests.data.codecs:Nameless", r"Nameless lacks some of what a Codec has"),
+        ("tests.data.codecs:Demanding", r"cannot be loaded \(TypeError: "),
+        ("tests.data.codecs:none", r"cannot be loaded \(AttributeError: "),
+        (":x", r"cannot be loaded \(ValueError: "),
+    ],
+)
+def test_a_plug_that_does_not_fit_is_one_line(
+    media: Path, tmp_path: Path, name: str, message: str
+):
+    with pytest.raises(InputError, match=message):
+        prepare(media, tmp_path / "out", "--codec", name)
+
+
+@pytest.mark.slow
+def test_a_codec_that_dies_at_its_start_ends_it(media: Path, tmp_path: Path):
+    """Also where an earlier run was killed and has left a marker."""
+    out = tmp_path / "out"
+    codec = ("--codec", "tests.data.codecs:DiesAtStart", "--workers", "1")
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"workers die where no file is read"):
+            prepare(media, out, *codec)
+        for part in range(3):
+            host = socket.gethostname()
+            marker = out / "parts" / f"part-{part:05d}.{host}.current"
+            marker.write_text("clip0.mp4")
 
 
 @pytest.mark.slow

@@ -185,7 +185,7 @@ def test_real_clips(
     config = ["--config", str(root / "configs" / "clips.py"), "--workers", "2"]
     assert command.main([*options, *config]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"kept 71 clips of {len(CAPTIONS)} files" in shown
+    assert f"kept 71 clips of 9 files of {len(CAPTIONS)}" in shown
     assert "2,068 decoded, 1,139 kept; left out 907 to come to the model's" in shown
     assert "left out 1: frame rate too low, such as rectangles.gif" in shown
     manifest = read_manifest(tmp_path / "out")

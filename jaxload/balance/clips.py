@@ -15,7 +15,9 @@ from jaxload.errors import InputError
 
 BAD_METADATA = "bad metadata"
 _MAX_SIZE = 1 << 16  # Of frames' heights and widths: three keys fit in 64 bits.
-_MAX_FPS = 240.0
+MAX_FPS = 240.0
+"""More is no rate, but a defect of the time stamps."""
+
 _MAX_COUNT = 1e17  # Clips of one row: far below what 64 bits count.
 _MAX_NUM_FRAMES = 1 << 31
 
@@ -56,10 +58,10 @@ class ShapeRules:
                 f"shapes.max_pixels={self.max_pixels}: expected {TOKEN_PIXELS**2} or "
                 "more, one token"
             )
-        if not 0 < self.min_fps <= self.fps <= _MAX_FPS:
+        if not 0 < self.min_fps <= self.fps <= MAX_FPS:
             raise InputError(
                 f"shapes.fps={self.fps} with min_fps={self.min_fps}: expected "
-                f"0 < min_fps <= fps <= {_MAX_FPS:g}"
+                f"0 < min_fps <= fps <= {MAX_FPS:g}"
             )
         if not self.max_upscale >= 1.0:
             raise InputError(
@@ -114,7 +116,7 @@ def usable_frames(columns: Columns, rules: ShapeRules) -> np.ndarray:
         sensible &= (
             (size >= TOKEN_PIXELS) & (size < _MAX_SIZE) & (np.floor(size) == size)
         )
-    in_range = (fps >= rules.min_fps) & (fps <= _MAX_FPS)
+    in_range = (fps >= rules.min_fps) & (fps <= MAX_FPS)
     sensible &= (frames == 1) | in_range | ~known_rate
     slower = rules.fps / np.where(in_range, np.maximum(fps, rules.fps), rules.fps)
     # The first frame and then one per tick: the last tick may be a fraction short.

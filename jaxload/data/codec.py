@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from jaxload.balance.shape import FRAME_STRIDE, PIXEL_STRIDE
-from jaxload.data.plugin import load_plugin
+from jaxload.data.plugin import make_plugin
 from jaxload.errors import InputError
 
 # Shape suffixes: P pixel frames, Y X pixel rows and columns, F H W the latent's.
@@ -108,6 +108,7 @@ def haar_basis() -> np.ndarray:
 _BUILT_IN = {HaarCodec.name: HaarCodec}
 
 
+@functools.cache
 def load_codec(name: str) -> Codec:
-    """Makes a codec: a built-in one, or module:attribute, called without arguments."""
-    return load_plugin("codec", name, _BUILT_IN)()
+    """Makes a codec, once a process: a built-in one, or module:attribute."""
+    return make_plugin("codec", name, _BUILT_IN, Codec)

@@ -1,14 +1,15 @@
 """What becomes of a file: the clips that are cut from it, and the frames that are not.
 
 The same arithmetic as a plan's (`balance.clips`, `balance.fitting`), on what was found
-by decoding. Every frame is accounted for: none goes missing without a name.
+by decoding. Every frame is accounted for: none goes missing without a name. (Where the
+rate varies, as many are counted as are taken; some of them may be taken twice.)
 """
 
 import dataclasses
 
 import numpy as np
 
-from jaxload.balance.clips import Clips, ShapeRules, cut, level
+from jaxload.balance.clips import MAX_FPS, Clips, ShapeRules, cut, level
 from jaxload.balance.cover import why_left_out
 from jaxload.balance.fitting import assign
 from jaxload.balance.shape import Shape
@@ -16,7 +17,6 @@ from jaxload.data.frames import Scan
 from jaxload.data.resample import ticks
 
 TOO_SLOW = "frame rate too low"
-_MAX_FPS = 240.0  # More is no rate but a defect of the time stamps.
 BAD_TIMES = "frame rate makes no sense"
 
 
@@ -79,7 +79,7 @@ class Cutting:
 
 def num_usable(scan: Scan, rules: ShapeRules) -> int:
     """Frames of a file at the model's rate; 0 where its own makes no sense."""
-    if scan.num_frames > 1 and not rules.min_fps <= scan.fps <= _MAX_FPS:
+    if scan.num_frames > 1 and not rules.min_fps <= scan.fps <= MAX_FPS:
         return 0
     return ticks(scan.num_frames, scan.seconds, fps=rules.fps)[1]
 
@@ -91,7 +91,7 @@ def cut_file(
     rate, num_taken = ticks(scan.num_frames, scan.seconds, fps=rules.fps)
     if not num_usable(scan, rules):
         slow = scan.fps < rules.min_fps
-        why = f"{scan.fps:.3g} fps, and {rules.min_fps:g} to {_MAX_FPS:g} are expected"
+        why = f"{scan.fps:.3g} fps, and {rules.min_fps:g} to {MAX_FPS:g} are expected"
         return Cutting(
             rate=rate,
             num_taken=0,
@@ -122,8 +122,7 @@ def cut_file(
     kept_frames = sum(clip.shape.pixels[0] for clip in kept)
     even = int(clips.frames[places >= 0].sum())
     whole = int(lengths[places >= 0].sum())
-    # A varying rate may show a frame twice: never more were left out than there are.
-    resampled = max(0, scan.num_frames - num_taken)
+    resampled = scan.num_frames - num_taken
     return Cutting(
         rate=rate,
         num_taken=num_taken,

@@ -9,10 +9,12 @@ from jaxload.data.codec import Codec
 from jaxload.data.cutting import Clip, Cutting
 from jaxload.data.frames import MediaError, read_frames
 from jaxload.data.manifest import Entry
-from jaxload.data.record import Record, encode_record
+from jaxload.data.record import BFLOAT16, Record, encode_record
 from jaxload.data.resample import resample
 from jaxload.data.resize import fit
 from jaxload.data.text import TextEncoder
+
+CHANGED = "changed while it was prepared"
 
 
 def encode_file(
@@ -28,14 +30,12 @@ def encode_file(
     if not cutting.clips:
         return
     text = text_encoder.encode(caption)
+    _check(f"text encoder {text_encoder.name}", text, (len(text), text_encoder.dim))
     for clip, video in _read_clips(path, cutting):
+        shape = clip.shape
         record = Record(latent=codec.encode(video), text=text)
-        found = record.latent.shape[:3]
-        if found != (clip.shape.frames, clip.shape.height, clip.shape.width):
-            raise ValueError(
-                f"codec {codec.name} made a latent of {found} from a clip of "
-                f"{video.shape[:3]}, expected {clip.shape}"
-            )
+        expected = (shape.frames, shape.height, shape.width, codec.channels)
+        _check(f"codec {codec.name}", record.latent, expected)
         entry = Entry(
             id=clip.id,
             source=name,
@@ -44,6 +44,14 @@ def encode_file(
             shape=clip.shape,
         )
         yield entry, encode_record(record)
+
+
+def _check(who: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Refuses what is not fit for a record: of another shape, or beyond bfloat16."""
+    if array.shape != shape:
+        raise ValueError(f"{who} made {array.shape}, expected {shape}")
+    if not np.isfinite(array.astype(BFLOAT16).astype(np.float32)).all():
+        raise ValueError(f"{who} made numbers that are not finite in bfloat16")
 
 
 def _read_clips(path: Path, cutting: Cutting) -> Iterator[tuple[Clip, np.ndarray]]:
@@ -60,7 +68,7 @@ def _read_clips(path: Path, cutting: Cutting) -> Iterator[tuple[Clip, np.ndarray
             frame = next(frames, None)
             if frame is None:
                 raise MediaError(
-                    "changed while it was prepared",
+                    CHANGED,
                     f"frame {clip.first + i} of {cutting.num_taken} is not there",
                 )
             displayed = (frame.height, frame.width)

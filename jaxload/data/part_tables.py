@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +15,17 @@ from jaxload.data.cutting import FrameCount, LeftOutClip
 from jaxload.data.frames import Scan
 from jaxload.data.listing import Listing, MediaFile
 from jaxload.data.manifest import (
-    ENTRY_SCHEMA,
-    Entry,
     Shard,
     check_shard,
-    entry_table,
 )
 from jaxload.data.problem import Problem
 from jaxload.errors import InputError
 from jaxload.files import replaced
+
+FAILED = "failed"
+"""Reason of a problem: a codec or a text encoder raised."""
+
+DIED = "its worker died twice"
 
 _KEY = b"part"
 _LISTING = "files.parquet"
@@ -51,7 +54,9 @@ def shard_path(out: Path, index: int) -> Path:
 
 def marker_path(out: Path, kind: str, index: int) -> Path:
     """Where a worker says which file of a part it is at."""
-    return parts_directory(out) / f"{kind}-{index:05d}.current"
+    # Of this machine alone: another may be doing the same part.
+    host = socket.gethostname()
+    return parts_directory(out) / f"{kind}-{index:05d}.{host}.current"
 
 
 def _table_path(out: Path, kind: str, index: int) -> Path:
@@ -59,7 +64,9 @@ def _table_path(out: Path, kind: str, index: int) -> Path:
 
 
 def write_listing(out: Path, listing: Listing) -> None:
-    """Writes which files the parts are made of."""
+    """Writes which files the parts are made of, once."""
+    if (out / _LISTING).exists():
+        return
     columns = {
         field.name: [getattr(file, field.name) for file in listing.files]
         for field in dataclasses.fields(MediaFile)
@@ -123,7 +130,9 @@ def is_scanned(out: Path, index: int) -> bool:
 class EncodedPart:
     """What was made of a part."""
 
-    entries: Sequence[Entry]
+    entries: pa.Table
+    """Rows of the manifest."""
+
     shard: Shard | None
     """None: the part has no clip."""
 
@@ -140,15 +149,15 @@ def write_encoded(out: Path, index: int, part: EncodedPart) -> None:
         "left_out": _dictionaries(part.left_out),
         "frames": dataclasses.asdict(part.frames),
     }
-    _write(_table_path(out, "part", index), entry_table(part.entries), metadata)
+    _write(_table_path(out, "part", index), part.entries, metadata)
 
 
-def read_encoded(out: Path, index: int) -> tuple[pa.Table, EncodedPart]:
-    """What `write_encoded` wrote; the entries as a table, which is what is needed."""
+def read_encoded(out: Path, index: int) -> EncodedPart:
+    """What `write_encoded` wrote."""
     table = pq.read_table(_table_path(out, "part", index))
     metadata = _metadata(table)
-    return table.select(ENTRY_SCHEMA.names), EncodedPart(
-        entries=(),
+    return EncodedPart(
+        entries=table.replace_schema_metadata(None),
         shard=Shard(**metadata["shard"]) if metadata["shard"] else None,
         problems=[Problem(**problem) for problem in metadata["problems"]],
         left_out=[LeftOutClip(**clip) for clip in metadata["left_out"]],
@@ -160,13 +169,19 @@ def is_encoded(out: Path, index: int) -> bool:
     """Whether a part needs no encoding any more: its shard is there, and whole."""
     if not _table_path(out, "part", index).exists():
         return False
-    _, part = read_encoded(out, index)
+    part = read_encoded(out, index)
     try:
         if part.shard is not None:
             check_shard(out, part.shard)
     except InputError:
         return False
     return True
+
+
+def has_failed(out: Path, index: int) -> bool:
+    """Whether something went wrong that may go well the next time."""
+    reasons = {problem.reason for problem in read_encoded(out, index).problems}
+    return not reasons.isdisjoint({FAILED, DIED})
 
 
 def shape_counts(table: pa.Table) -> dict[Shape, int]:

@@ -7,20 +7,33 @@ from typing import Any
 from jaxload.errors import InputError
 
 
-def load_plugin(kind: str, name: str, built_in: Mapping[str, Any]) -> Any:
-    """What a name stands for; `kind` says in messages what was looked for."""
-    if name in built_in:
-        return built_in[name]
-    module, colon, attribute = name.partition(":")
-    if not colon:
+def make_plugin(
+    kind: str, name: str, built_in: Mapping[str, Any], protocol: type
+) -> Any:
+    """Makes what a name stands for; `kind` says in messages what was looked for.
+
+    It is called without arguments, and has to have what `protocol` says.
+    """
+    if name not in built_in and name.count(":") != 1:
         known = ", ".join(built_in)
         raise InputError(
             f"{kind} {name!r}: expected {known} or one of your own as module:attribute"
         )
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        plugin = (built_in.get(name) or _load(name))()
+    except Exception as error:  # Anything that the code of others may raise.
         raise InputError(
-            f"{kind} {name!r}: cannot be loaded ({error}); expected an importable "
-            "module and its attribute"
+            f"{kind} {name!r}: cannot be loaded ({type(error).__name__}: {error}); "
+            "expected something importable that is called without arguments"
         ) from error
+    if not isinstance(plugin, protocol):
+        raise InputError(
+            f"{kind} {name!r}: {type(plugin).__name__} lacks some of what a "
+            f"{protocol.__name__} has; docs/data.md shows one"
+        )
+    return plugin
+
+
+def _load(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)

@@ -7,7 +7,6 @@ time, again after a crash, and always with the same bytes.
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -17,13 +16,15 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from jaxload.balance.clips import ShapeRules
 from jaxload.balance.shape import Shape
-from jaxload.data.codec import load_codec
+from jaxload.data.codec import Codec, load_codec
 from jaxload.data.cutting import FrameCount, LeftOutClip, cut_file
-from jaxload.data.encoding import encode_file
+from jaxload.data.encoding import CHANGED, encode_file
 from jaxload.data.frames import MediaError, Scan, scan
 from jaxload.data.listing import Listing, MediaFile
-from jaxload.data.manifest import Entry, describe_shard
+from jaxload.data.manifest import Entry, describe_shard, entry_table
 from jaxload.data.part_tables import (
+    DIED,
+    FAILED,
     EncodedPart,
     marker_path,
     read_scans,
@@ -32,17 +33,19 @@ from jaxload.data.part_tables import (
     write_scans,
 )
 from jaxload.data.problem import Problem
-from jaxload.data.text import load_text_encoder
+from jaxload.data.text import TextEncoder, load_text_encoder
 from jaxload.errors import InputError
 from jaxload.files import replaced
 
 _VERSION = 1
 """Of the records: raised when the same media would give other ones."""
 
-_MIN_PARTS = 32  # So that a small folder keeps several workers busy.
-_MAX_FILES = 256  # Of a part: what a crash may lose of one worker's work.
-_FAILED = "failed"
-_DIED = "its worker died twice"
+_MIN_PARTS = 64  # So that a small folder keeps several workers busy.
+
+# Of a part: what a crash may lose of one worker's work. Large enough that millions of
+# files make thousands of shards, which a process can hold open and check at its start.
+_MAX_FILES = 4_096
+_MAX_BYTES = 1 << 30
 
 # One record a group: a reader then reads only the record it was asked for. Latents
 # hardly compress, and are read twice as fast without.
@@ -68,10 +71,14 @@ class Preparation:
     origin: str = "a folder of media"
     """Where the media come from, for those who compare data sets."""
 
+    def load(self) -> tuple[Codec, TextEncoder]:
+        """What encodes clips and captions, made once in each process."""
+        encoder = load_text_encoder(self.text_encoder, self.text_dim)
+        return load_codec(self.codec), encoder
+
     def fingerprint(self, listing: Listing) -> dict[str, Any]:
         """All that the records depend on, in words that a message can show."""
-        codec = load_codec(self.codec)
-        encoder = load_text_encoder(self.text_encoder, self.text_dim)
+        codec, encoder = self.load()
         shapes = f"chosen, at most {self.max_shapes}"
         if self.shapes is not None:
             shapes = ", ".join(map(str, self.shapes))
@@ -93,8 +100,16 @@ class Preparation:
 
 def cut_into_parts(files: Sequence[MediaFile]) -> list[tuple[MediaFile, ...]]:
     """Consecutive files, the same parts for the same files."""
-    size = max(1, min(_MAX_FILES, math.ceil(len(files) / _MIN_PARTS)))
-    return [tuple(files[i : i + size]) for i in range(0, len(files), size)]
+    most = max(1, min(_MAX_FILES, len(files) // _MIN_PARTS))
+    parts: list[list[MediaFile]] = []
+    num_bytes = 0
+    for file in files:
+        num_bytes += file.num_bytes
+        if not parts or len(parts[-1]) == most or num_bytes > _MAX_BYTES:
+            parts.append([])
+            num_bytes = file.num_bytes
+        parts[-1].append(file)
+    return [tuple(part) for part in parts]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,15 +128,16 @@ class ScanPart:
         return marker_path(self.preparation.out, "scan", self.index)
 
     def __call__(self, on_file: Callable[[], None]) -> None:
+        self.marker.unlink(missing_ok=True)  # Of a worker that was killed.
         scans: dict[str, Scan] = {}
         problems: list[Problem] = []
         for file in _marked(self, on_file):
             if file.name in self.deadly:
-                problems.append(Problem(name=file.name, reason=_DIED))
+                problems.append(Problem(name=file.name, reason=DIED))
                 continue
             try:
-                found = scan(self.preparation.media / file.name)
-            except MediaError as error:
+                found = scan(_unchanged(self.preparation.media, file))
+            except (MediaError, OSError) as error:
                 problems.append(_problem(file, error))
                 continue
             scans[file.name] = found
@@ -153,20 +169,24 @@ class EncodePart:
         return marker_path(self.preparation.out, "part", self.index)
 
     def __call__(self, on_file: Callable[[], None]) -> None:
+        self.marker.unlink(missing_ok=True)  # Of a worker that was killed.
         out = self.preparation.out
         path = shard_path(out, self.index)
-        progress = _Progress()
+        progress, codec, encoder = _Progress(), *self.preparation.load()
         with replaced(path) as partial:
-            _write_shard(partial, self._encode(on_file, progress), progress.entries)
-        shard = describe_shard(path, len(progress.entries))
-        if not progress.entries:
-            path.unlink()
+            samples = self._encode(on_file, progress, codec, encoder)
+            _write_shard(partial, samples, progress.entries)
+        shard = None
+        if progress.entries:
+            shard = describe_shard(path, len(progress.entries))
+        else:
+            path.unlink(missing_ok=True)
         write_encoded(
             out,
             self.index,
             EncodedPart(
-                entries=progress.entries,
-                shard=shard if progress.entries else None,
+                entries=entry_table(progress.entries),
+                shard=shard,
                 problems=progress.problems,
                 left_out=progress.left_out,
                 frames=progress.frames,
@@ -174,36 +194,38 @@ class EncodePart:
         )
 
     def _encode(
-        self, on_file: Callable[[], None], progress: "_Progress"
+        self,
+        on_file: Callable[[], None],
+        progress: "_Progress",
+        codec: Codec,
+        encoder: TextEncoder,
     ) -> Iterator[tuple[Entry, bytes]]:
         preparation = self.preparation
-        codec = load_codec(preparation.codec)
-        encoder = load_text_encoder(preparation.text_encoder, preparation.text_dim)
         scans, _ = read_scans(preparation.out, self.index)
         for file in _marked(self, on_file):
             found = scans.get(file.name)
             if found is None:  # It has a problem already.
                 continue
             if file.name in self.deadly:
-                progress.problems.append(Problem(name=file.name, reason=_DIED))
+                progress.problems.append(Problem(name=file.name, reason=DIED))
                 continue
             cutting = cut_file(file.name, found, self.shapes, preparation.rules)
             progress.left_out += cutting.left_out
             before = len(progress.entries)
             try:
                 yield from encode_file(
-                    preparation.media / file.name,
+                    _unchanged(preparation.media, file),
                     file.name,
                     file.caption or "",
                     cutting,
                     codec=codec,
                     text_encoder=encoder,
                 )
-            except MediaError as error:
+            except (MediaError, OSError) as error:
                 progress.fail(_problem(file, error), before, cutting.frames)
             except Exception as error:  # Of any codec or encoder; counted, and named.
                 detail = f"{type(error).__name__}: {error}"
-                problem = Problem(name=file.name, reason=_FAILED, detail=detail)
+                problem = Problem(name=file.name, reason=FAILED, detail=detail)
                 progress.fail(problem, before, cutting.frames)
             else:
                 progress.frames += cutting.frames
@@ -231,7 +253,6 @@ def _write_shard(
 ) -> None:
     """Writes records, and adds their entries as they are written."""
     try:
-        # Made whether there will be a record or not; an empty shard is not kept.
         writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
         for entry, record in samples:
             writer.write(record)
@@ -253,7 +274,7 @@ def _marked(part: Part, on_file: Callable[[], None]) -> Iterator[MediaFile]:
         part.marker.write_text(file.name)
         yield file
         on_file()
-    part.marker.unlink()
+    part.marker.unlink(missing_ok=True)
 
 
 def without_deadly(part: Part, deadly: frozenset[str]) -> Part:
@@ -261,5 +282,17 @@ def without_deadly(part: Part, deadly: frozenset[str]) -> Part:
     return dataclasses.replace(part, deadly=part.deadly | deadly)
 
 
-def _problem(file: MediaFile, error: MediaError) -> Problem:
+def _unchanged(media: Path, file: MediaFile) -> Path:
+    """The path of a file that has the size that was listed."""
+    path = media / file.name
+    num_bytes = path.stat().st_size
+    if num_bytes != file.num_bytes:
+        sizes = f"{file.num_bytes} bytes were listed, and it has {num_bytes}"
+        raise MediaError(CHANGED, sizes)
+    return path
+
+
+def _problem(file: MediaFile, error: MediaError | OSError) -> Problem:
+    if isinstance(error, OSError):
+        error = MediaError("cannot be read", error.strerror or str(error))
     return Problem(name=file.name, reason=error.reason, detail=error.detail)

@@ -8,9 +8,8 @@ import dataclasses
 import functools
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,21 +19,21 @@ from rich.console import Console
 from jaxload.balance.clips import ClipCounter, Columns, ShapeRules
 from jaxload.balance.cover import cover
 from jaxload.balance.shape import Shape
+from jaxload.data.claiming import claim
 from jaxload.data.cutting import FrameCount, LeftOutClip, num_usable
 from jaxload.data.frames import Scan
-from jaxload.data.listing import Listing, MediaFile, difference
-from jaxload.data.manifest import FILE_NAME, Shard, write_manifest
+from jaxload.data.listing import Listing, MediaFile
+from jaxload.data.manifest import write_manifest
 from jaxload.data.part_tables import (
     EncodedPart,
+    has_failed,
     is_encoded,
     is_scanned,
     parts_directory,
     read_encoded,
-    read_listing,
     read_scan_table,
     read_scans,
     shape_counts,
-    write_listing,
 )
 from jaxload.data.preparation import (
     EncodePart,
@@ -42,15 +41,14 @@ from jaxload.data.preparation import (
     Preparation,
     ScanPart,
     cut_into_parts,
-    without_deadly,
 )
 from jaxload.data.problem import Problem
+from jaxload.data.recovery import Recovery
 from jaxload.data.workers import Recover, run_here, run_in_processes
 from jaxload.errors import InputError
 from jaxload.files import remove_leftovers, replaced, write_atomically
 from jaxload.progress import phase
 
-_FINGERPRINT = "preparation.json"
 _SHAPES = "shapes.json"
 SCANS = "media.parquet"
 _ENOUGH_SAMPLES = 16
@@ -91,6 +89,10 @@ class Prepared:
     frames: FrameCount
     num_bytes: int
     num_files: int
+    """Files that were listed."""
+
+    num_used: int
+    """Files that gave a clip."""
 
 
 def prepare(
@@ -109,7 +111,12 @@ def prepare(
     """
     out = preparation.out
     fingerprint = preparation.fingerprint(listing)
-    _claim(out, fingerprint, listing)
+    claim(out, fingerprint, listing)
+    if not listing.files:
+        raise InputError(
+            f"{preparation.media}: none of its files can be used, such as "
+            f"{listing.problems[0].name}: {listing.problems[0].reason}; mend them"
+        )
     files = cut_into_parts(listing.files)
     mine = [i for i in range(len(files)) if i % share.of == share.index]
     for directory in (out, parts_directory(out)):
@@ -122,63 +129,25 @@ def prepare(
         if not is_scanned(out, i)
     ]
     _run(run, "scanning", scans, [files[i] for i in mine], console)
-    if not all(is_scanned(out, i) for i in range(len(files))):
-        return None
-    _check_bad_share(_scan_problems(out, listing, len(files)), listing, max_bad_share)
-    _write_scans(out, len(files))
+    all_scanned = all(is_scanned(out, i) for i in range(len(files)))
+    if all_scanned:
+        problems = _scan_problems(out, listing, len(files))
+        _check_bad_share(problems, listing, max_bad_share)
+        _write_scans(out, len(files))
+    elif preparation.shapes is None:
+        return None  # The shapes depend on what all files are.
     shapes = _settle_shapes(preparation, len(files))
 
     # --- Records ---
     encodes = [
         EncodePart(preparation=preparation, index=i, files=files[i], shapes=shapes)
         for i in mine
-        if not is_encoded(out, i)
+        if not is_encoded(out, i) or has_failed(out, i)
     ]
     _run(run, "encoding", encodes, [files[i] for i in mine], console)
-    if not all(is_encoded(out, i) for i in range(len(files))):
+    if not all_scanned or not all(is_encoded(out, i) for i in range(len(files))):
         return None
-    prepared = _collect(out, listing, len(files))
-    _check_bad_share(prepared.problems, listing, max_bad_share)
-    if not prepared.counts:
-        raise InputError(
-            f"{preparation.media}: none of {len(listing.files)} files gave a clip; "
-            f"{_most_frequent(prepared)}"
-        )
-    _finish(out, len(files), {**fingerprint, "shapes": ", ".join(map(str, shapes))})
-    return prepared
-
-
-def _claim(out: Path, fingerprint: dict[str, Any], listing: Listing) -> None:
-    """Takes a directory for a preparation, or refuses one that holds another."""
-    path = out / _FINGERPRINT
-    if (out / FILE_NAME).exists() and not path.exists():
-        raise InputError(
-            f"--out {out}: holds a data set that was not prepared from media; choose "
-            "another --out"
-        )
-    if not path.exists():
-        try:
-            parts_directory(out).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"--out {out}: cannot be written ({error.strerror}); choose another"
-            ) from error
-        write_listing(out, listing)
-        write_atomically(path, json.dumps(fingerprint, indent=1) + "\n")
-    found = json.loads(path.read_text())
-    for name in sorted(found.keys() | fingerprint.keys()):
-        then, now = found.get(name), fingerprint.get(name)
-        if then != now and name == "media":
-            raise InputError(
-                f"--out {out}: was begun with other media: "
-                f"{difference(read_listing(out), listing)}; finish it with those, or "
-                "choose another --out"
-            )
-        if then != now:
-            raise InputError(
-                f"--out {out}: was begun with {name} {then!r}, and this is {now!r}; "
-                "finish it as it was begun, or choose another --out"
-            )
+    return _finish(preparation, listing, len(files), shapes, max_bad_share)
 
 
 def _run(
@@ -192,28 +161,7 @@ def _run(
         return
     total, left = sum(map(len, mine)), sum(len(part.files) for part in parts)
     with phase(console, f"{title} files", total, done=total - left) as advance:
-        run(parts, on_file=advance, recover=_Recovery(console))
-
-
-class _Recovery:
-    """Finds the file that a worker died of; a second death, and it is not touched."""
-
-    def __init__(self, console: Console):
-        self._console = console
-        self._deaths: Counter[str] = Counter()
-
-    def __call__(self, part: Part, how: str) -> Part:
-        name = part.marker.read_text() if part.marker.exists() else ""
-        self._deaths[name] += 1
-        self._console.print(f"a worker died ({how}) at {name or 'its start'}")
-        if self._deaths[name] < 2:
-            return part
-        if not name:
-            raise InputError(
-                f"workers die before they read a file ({how}); try --workers 0, which "
-                "shows why"
-            )
-        return without_deadly(part, frozenset([name]))
+        run(parts, on_file=advance, recover=Recovery(console))
 
 
 def _check_bad_share(
@@ -227,8 +175,8 @@ def _check_bad_share(
         detail = f" ({first.detail})" if first.detail else ""
         raise InputError(
             f"{len(bad):,} of {num_files:,} files are bad, such as {first.name}: "
-            f"{first.reason}{detail}; expected at most {max_bad_share:.0%}; mend them, "
-            "or raise --max-bad-share; what was done is kept"
+            f"{first.reason}{detail}; expected at most {max_bad_share:.0%}; raise "
+            "--max-bad-share to go on, or mend them and choose another --out"
         )
 
 
@@ -261,8 +209,8 @@ def _settle_shapes(preparation: Preparation, num_parts: int) -> tuple[Shape, ...
         clips = counter.clips()
         if not len(clips):
             raise InputError(
-                f"{preparation.media}: no file is long and large enough for a clip; "
-                "check shapes.min_fps, or the media"
+                f"{preparation.media}: no file decodes to something large enough for a "
+                "clip; run with other media, or another shapes.min_fps"
             )
         chosen = cover(
             clips,
@@ -293,21 +241,54 @@ def _columns(scans: Collection[Scan], rules: ShapeRules) -> Columns:
     )
 
 
-def _encoded_parts(out: Path, num_parts: int) -> Iterator[tuple[pa.Table, EncodedPart]]:
+def _finish(
+    preparation: Preparation,
+    listing: Listing,
+    num_parts: int,
+    shapes: tuple[Shape, ...],
+    max_bad_share: float,
+) -> Prepared:
+    """Puts the parts together; the data set is there when its manifest is."""
+    out = preparation.out
+    problems = _scan_problems(out, listing, num_parts)
+    prepared = _collect(_encoded_parts(out, num_parts), listing, problems)
+    _check_bad_share(prepared.problems, listing, max_bad_share)
+    if not prepared.counts:
+        raise InputError(
+            f"{preparation.media}: none of {len(listing.files)} files gave a clip, "
+            f"{_most_frequent(prepared)}; see shapes in the config"
+        )
+    # Once more: so that no other preparation came in between.
+    fingerprint = preparation.fingerprint(listing)
+    claim(out, fingerprint, listing)
+    shards = [part.shard for part in _encoded_parts(out, num_parts) if part.shard]
+    write_manifest(
+        out,
+        (part.entries for part in _encoded_parts(out, num_parts)),
+        shards,
+        {**fingerprint, "shapes": ", ".join(map(str, shapes))},
+    )
+    return prepared
+
+
+def _encoded_parts(out: Path, num_parts: int) -> Iterator[EncodedPart]:
+    """Read one by one, each time: captions of millions of clips fill a memory."""
     return (read_encoded(out, i) for i in range(num_parts))
 
 
-def _collect(out: Path, listing: Listing, num_parts: int) -> Prepared:
+def _collect(
+    parts: Iterable[EncodedPart], listing: Listing, problems: list[Problem]
+) -> Prepared:
     counts: Counter[Shape] = Counter()
-    problems = _scan_problems(out, listing, num_parts)
     left_out: list[LeftOutClip] = []
-    frames, num_bytes = FrameCount(), 0
-    for table, part in _encoded_parts(out, num_parts):
-        counts.update(shape_counts(table))
+    frames, num_bytes, num_used = FrameCount(), 0, 0
+    for part in parts:
+        counts.update(shape_counts(part.entries))
         problems += part.problems
         left_out += part.left_out
         frames += part.frames
         num_bytes += part.shard.num_bytes if part.shard else 0
+        num_used += len(part.entries["source"].unique())
     return Prepared(
         counts=dict(counts),
         left_out=tuple(left_out),
@@ -315,6 +296,7 @@ def _collect(out: Path, listing: Listing, num_parts: int) -> Prepared:
         frames=frames,
         num_bytes=num_bytes,
         num_files=len(listing.files),
+        num_used=num_used,
     )
 
 
@@ -322,17 +304,4 @@ def _most_frequent(prepared: Prepared) -> str:
     reasons = Counter(
         thing.reason for thing in (*prepared.problems, *prepared.left_out)
     )
-    return f"most often: {reasons.most_common(1)[0][0]}" if reasons else ""
-
-
-def _finish(out: Path, num_parts: int, fingerprint: dict[str, Any]) -> None:
-    """Puts the parts together; the data set is there when its manifest is."""
-    shards: list[Shard] = [
-        part.shard for _, part in _encoded_parts(out, num_parts) if part.shard
-    ]
-    write_manifest(
-        out,
-        (table for table, _ in _encoded_parts(out, num_parts)),
-        shards,
-        fingerprint,
-    )
+    return f"most often: {reasons.most_common(1)[0][0]}"

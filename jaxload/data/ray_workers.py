@@ -13,7 +13,7 @@ def run_on_ray(
     """Runs tasks on the cluster of `RAY_ADDRESS`, or on one that is started here."""
     try:
         import ray
-        from ray.exceptions import RayTaskError, WorkerCrashedError
+        from ray.exceptions import RayError, RayTaskError
     except ImportError as error:
         raise InputError(
             "Ray is not installed; expected the package ray, or --workers without it"
@@ -39,11 +39,11 @@ def run_on_ray(
         task = running.pop(done)
         try:
             num_files = ray.get(done)
-        except WorkerCrashedError as error:
-            again = recover(task, str(error).splitlines()[0])
-            running[run.remote(again)] = again
         except RayTaskError as error:
             raise error.cause from error
+        except RayError as error:  # A worker or its machine is gone, or out of memory.
+            again = recover(task, str(error).splitlines()[0])
+            running[run.remote(again)] = again
         else:
             for _ in range(num_files):
                 on_file()

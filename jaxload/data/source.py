@@ -16,6 +16,7 @@ from jaxload.data.batch_memory import make_room
 from jaxload.data.manifest import Manifest
 from jaxload.data.record import Place, locate
 from jaxload.errors import InputError
+from jaxload.files import allow_open_files
 
 Batch = Mapping[str, np.ndarray]
 """`latent` [B, F, H, W, C], `text` [B, T, E] and the samples' rows `id` [B]."""
@@ -166,6 +167,9 @@ class _Collated:
         self._texts.close()
 
 
+_OTHER_FILES = 256  # That a process may want open besides the shards.
+
+
 @dataclasses.dataclass
 class _Whole:
     """All records of a shard, in the words of ArrayRecord's file instructions.
@@ -181,6 +185,7 @@ class _Whole:
 
 def open_records(manifest: Manifest) -> grain.sources.ArrayRecordDataSource:
     """The records of a data set, by row; shards are opened when they are needed."""
+    allow_open_files(len(manifest.shards) + _OTHER_FILES)
     return grain.sources.ArrayRecordDataSource(
         [
             _Whole(str(manifest.directory / shard.name), *[shard.num_records] * 2)

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from jaxload.data.plugin import load_plugin
+from jaxload.data.plugin import make_plugin
 from jaxload.errors import InputError
 
 _WORD = re.compile(r"\w+")
@@ -47,13 +47,14 @@ class HashedNgramEncoder:
         return np.array(rows, dtype=np.float32).reshape(len(words), self.dim)
 
 
+@functools.cache
 def load_text_encoder(name: str, dim: int) -> TextEncoder:
-    """Makes a text encoder: a built-in one of any width, or module:attribute.
+    """Makes a text encoder, once a process: a built-in one, or module:attribute.
 
-    The latter is called without arguments; its width has to be `dim`.
+    The former has any width, the latter its own, which has to be `dim`.
     """
     built_in = {HashedNgramEncoder.name: lambda: HashedNgramEncoder(dim)}
-    encoder = load_plugin("text encoder", name, built_in)()
+    encoder = make_plugin("text encoder", name, built_in, TextEncoder)
     if encoder.dim != dim:
         raise InputError(
             f"text encoder {name!r}: gives embeddings of width {encoder.dim}, expected "

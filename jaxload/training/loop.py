@@ -101,7 +101,9 @@ def fit(
             for bucket in schedule.step_buckets(step):
                 asked = time.perf_counter()
                 batch = next(batches)
-                data_wait += time.perf_counter() - asked
+                # While the devices have work, nobody waits but the loop.
+                if all(leaf.is_ready() for leaf in jax.tree.leaves(sums)):
+                    data_wait += time.perf_counter() - asked
                 sums = programs.micro_steps[bucket](state, sums, batch)
             state, sums, scalars = programs.update(state, sums)
             clock.started(_Running(step, scalars, data_wait))

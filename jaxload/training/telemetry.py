@@ -39,7 +39,7 @@ class StepMetrics:
     """From the end of the step before to the end of this one."""
 
     data_wait_seconds: float
-    """What the loop waited for data; the step before may have run meanwhile."""
+    """What the devices waited for data, at most: when it came, they had no work."""
 
 
 class MetricsFile:

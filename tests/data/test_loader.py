@@ -9,15 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from grain.experimental import assert_equal_output_after_checkpoint
+from grain.multiprocessing import SharedMemoryArray
 
+from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import Lockstep
+from jaxload.balance.shape import Shape
 from jaxload.config import Config
 from jaxload.data.loader import ReadAhead, ReadAheadIterator, micro_batch_dataset
-from jaxload.data.manifest import Manifest
+from jaxload.data.manifest import Entry, Manifest, read_manifest
+from jaxload.data.record import Record, encode_record
 from jaxload.data.source import Batch
 from jaxload.errors import InputError
 from jaxload.planning import plan_run
-from tests.data.datasets import write_as_one_shard
+from tests.data.datasets import write_as_one_shard, write_dataset
 
 NUM_REPLICAS = 4
 NUM_MICRO_STEPS = 24
@@ -195,3 +199,42 @@ def test_damage_is_named_by_whoever_reads(
     with pytest.raises(InputError, match=r"shard-00000.*record \d+: cannot be read"):
         readers.read(NUM_MICRO_STEPS)
     readers.close()
+
+
+@pytest.mark.slow
+def test_large_batches_cross_in_shared_memory(debug_config: Config, tmp_path: Path):
+    shape, rng = Shape(2, 60, 104), np.random.default_rng(0)
+    records = [
+        Record(latent=rng.standard_normal((2, 60, 104, 16)), text=np.ones((i, 64)))
+        for i in range(6)
+    ]
+    write_dataset(
+        tmp_path / "set",
+        [
+            (
+                Entry(id=str(i), source="", caption="", text_tokens=i, shape=shape),
+                encode_record(record),
+            )
+            for i, record in enumerate(records)
+        ],
+    )
+    bucket = Bucket(shape=shape, batch=3, num_samples=6, cost=1.0)
+    source = micro_batch_dataset(
+        read_manifest(tmp_path / "set"),
+        Lockstep(buckets=(bucket,), seed=0, num_replicas=1, accumulate=1),
+        replicas=[0],
+        num_micro_steps=8,
+        num_text_tokens=4,
+    )
+    data = dataclasses.replace(debug_config.data, num_workers=2)
+    batches = iter(ReadAhead(source, data))
+    for _ in range(8):
+        batch = next(batches)
+        assert isinstance(batch["latent"], SharedMemoryArray)
+        assert not isinstance(batch["text"], SharedMemoryArray)
+        for row, latent in zip(batch["id"].tolist(), batch["latent"], strict=True):
+            expected = records[row].latent.astype(latent.dtype)
+            np.testing.assert_array_equal(latent, expected)
+        lengths = (batch["text"].astype(float).sum(axis=2) > 0).sum(axis=1)
+        np.testing.assert_array_equal(lengths, np.minimum(batch["id"], 4))
+    batches.close()

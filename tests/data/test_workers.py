@@ -130,7 +130,7 @@ def test_workers_end_with_the_process_that_commands(
     )
     wait_until(lambda: len(list(pids.iterdir())) == 2)
     process.send_signal(how)
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     workers = [path.name for path in pids.iterdir()]
     wait_until(lambda: not any(Path("/proc", pid).exists() for pid in workers))
 

@@ -28,6 +28,7 @@ BUCKETS = tuple(
     )
     for frames, batch in ((1, 3), (4, 1))
 )
+NO_SUMS = Sums(grads=None, loss=None, count=None)
 CONFIG = TrainConfig(num_steps=10, checkpoint_every=4)
 
 
@@ -69,6 +70,7 @@ def run(
     accumulate: int = 1,
     start: int = 0,
     update: Callable[[int], dict[str, jax.Array]] = scalars,
+    sums: Sums = NO_SUMS,
 ):
     """Runs the loop; returns rows, checkpoints and the buckets that were called."""
     rows: list[StepMetrics] = []
@@ -87,7 +89,7 @@ def run(
 
     fit(
         at(start),
-        Sums(grads=None, loss=None, count=None),
+        sums,
         FakeBatches(start * accumulate),
         start=start,
         config=dataclasses.replace(CONFIG, accumulate=accumulate),
@@ -175,3 +177,20 @@ def test_a_hidden_transfer_is_an_error():
 
     with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
         run(update=transfers)
+
+
+class Busy:
+    """What a program gives back before it is done."""
+
+    def __init__(self, ready: bool):
+        self.ready = ready
+
+    def is_ready(self) -> bool:
+        return self.ready
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_waiting_counts_only_while_the_devices_have_no_work(ready: bool):
+    rows = run(sums=Sums(grads=None, loss=Busy(ready), count=None))[0]
+    waits = [row.data_wait_seconds for row in rows]
+    assert all(wait > 0 for wait in waits) if ready else not any(waits)
