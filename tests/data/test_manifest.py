@@ -120,6 +120,14 @@ def zero_shard(path: Path) -> None:
     shard.write_bytes(bytes(shard.stat().st_size))
 
 
+def flip_last_byte_but_some(path: Path) -> None:
+    shard = path / "shard-00001.array_record"
+    content = bytearray(shard.read_bytes())
+    assert len(content) >= 2 * 65_536
+    content[-2_000] ^= 1
+    shard.write_bytes(content)
+
+
 def remove_column(path: Path) -> None:
     table = pq.read_table(path / FILE_NAME)
     pq.write_table(table.drop_columns(["frames"]), path / FILE_NAME)
@@ -157,6 +165,7 @@ def remove_everything(path: Path) -> None:
         (lengthen_shard, r"shard-00001.*expected \d+ bytes.*another file"),
         (swap_shards, r"shard-00000.*expected digest \w+.*another file, or damaged"),
         (zero_shard, r"shard-00001.*expected digest \w+.*another file, or damaged"),
+        (flip_last_byte_but_some, r"shard-00001.*expected digest \w+"),
         (remove_column, r"not a manifest of jaxload"),
         (remove_shard, r"shard-00001.*does not exist; copy the shard again"),
         (remove_row, r"9 rows for 10 records"),

@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import av
+import PIL
 import pytest
 from rich.console import Console
 
@@ -125,6 +127,17 @@ def test_frames_of_a_file_that_failed_are_accounted_for(preparation: Preparation
     part = read_encoded(preparation.out, 0)
     assert (part.frames.decoded, part.frames.kept, part.frames.left_out) == (30, 0, 30)
     assert "not finite in bfloat16" in part.problems[0].detail
+
+
+def test_the_fingerprint_has_all_that_records_depend_on(preparation: Preparation):
+    found = preparation.fingerprint(Listing(files=listed(preparation), problems=()))
+    assert found["codec_name"] == "haar"
+    assert found["text_encoder_name"] == "hashed-ngrams"
+    assert found["shapes"] == "3x4x4"
+    assert found["rules"]["fps"] == 16.0
+    assert found["library av"] == av.__version__
+    assert found["library pillow"] == PIL.__version__
+    assert found["media"].startswith("1 files, ")
 
 
 # --- Whose directory it is ---

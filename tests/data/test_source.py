@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 import safetensors
 
+from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import Lockstep
+from jaxload.balance.shape import Shape
 from jaxload.config import Config
-from jaxload.data.manifest import Manifest
+from jaxload.data.manifest import Entry, Manifest, read_manifest
+from jaxload.data.record import Record, encode_record
 from jaxload.data.source import Batch, DataConfig, MicroBatchSource
 from jaxload.errors import InputError
 from jaxload.planning import plan_run
-from tests.data.datasets import write_as_one_shard
+from tests.data.datasets import write_as_one_shard, write_dataset
 
 
 def make_schedule(config: Config, manifest: Manifest, *, num_replicas=1) -> Lockstep:
@@ -151,6 +154,21 @@ def test_a_record_of_another_shape_is_named(debug_config: Config, copied: Manife
     copied.__dict__["rows_by_shape"] = rows
     source = make_source(debug_config, copied, schedule)
     with pytest.raises(InputError, match=r"record \d+: expected a latent of"):
+        read_all(source)
+
+
+def test_text_of_another_width_is_named(debug_config: Config, tmp_path: Path):
+    shape = Shape(1, 2, 2)
+    samples = []
+    for i, width in enumerate((8, 8, 6)):
+        record = Record(latent=np.zeros((1, 2, 2, 16)), text=np.zeros((3, width)))
+        entry = Entry(id=str(i), source="", caption="", text_tokens=3, shape=shape)
+        samples.append((entry, encode_record(record)))
+    write_dataset(tmp_path / "set", samples)
+    bucket = Bucket(shape=shape, batch=3, num_samples=3, cost=1.0)
+    schedule = Lockstep(buckets=(bucket,), seed=0, num_replicas=1, accumulate=1)
+    source = make_source(debug_config, read_manifest(tmp_path / "set"), schedule)
+    with pytest.raises(InputError, match=r"record \d: .*text of width \d, got .* \d;"):
         read_all(source)
 
 
