@@ -18,6 +18,7 @@ from jaxload import prepare as command
 from jaxload.balance.shape import Shape
 from jaxload.data.codec import HaarCodec
 from jaxload.data.manifest import read_manifest
+from jaxload.data.preparation import EncodePart
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.data.text import HashedNgramEncoder
@@ -190,6 +191,33 @@ def test_with_a_plan_machines_share_the_work_in_one_round(
     for share in ("1/3", "0/3", "2/3"):
         assert not (out / "manifest.parquet").exists()
         assert prepare(media, out, "--plan", str(plan), "--shard", share) == 0
+    assert len(read_manifest(out)) == len(read_manifest(prepared))
+
+
+def test_of_two_shares_at_once_the_one_that_ends_last_finishes(
+    media: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Share 1 begins when share 0 has scanned, and ends before share 0 has encoded."""
+    plan, out = tmp_path / "plan.json", tmp_path / "out"
+    options = ["--manifest", str(prepared / "media.parquet"), "--out", str(plan)]
+    assert plan_command.main([*options, *CONFIG]) == 0
+    make_runner, nested = command._runner, []
+
+    def runner(args):
+        inner = make_runner(args)
+
+        def run(parts, **hooks) -> None:
+            if isinstance(parts[0], EncodePart) and not nested:
+                nested.append("1/2")
+                assert prepare(media, out, "--plan", str(plan), "--shard", "1/2") == 0
+                assert not (out / "manifest.parquet").exists()
+            inner(parts, **hooks)
+
+        return run
+
+    monkeypatch.setattr(command, "_runner", runner)
+    assert prepare(media, out, "--plan", str(plan), "--shard", "0/2") == 0
+    assert nested
     assert len(read_manifest(out)) == len(read_manifest(prepared))
 
 

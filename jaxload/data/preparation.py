@@ -47,8 +47,8 @@ _MIN_PARTS = 64  # So that a small folder keeps several workers busy.
 _MAX_FILES = 4_096
 _MAX_BYTES = 1 << 30
 
-# One record a group: a reader then reads only the record it was asked for. Latents
-# hardly compress, and are read twice as fast without.
+# One record a group: a reader then reads only the record it was asked for. Compression
+# would save little of a latent, and slow down every read of it.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 

@@ -129,8 +129,7 @@ def prepare(
         if not is_scanned(out, i)
     ]
     _run(run, "scanning", scans, [files[i] for i in mine], console)
-    all_scanned = all(is_scanned(out, i) for i in range(len(files)))
-    if all_scanned:
+    if all(is_scanned(out, i) for i in range(len(files))):
         problems = _scan_problems(out, listing, len(files))
         _check_bad_share(problems, listing, max_bad_share)
         _write_scans(out, len(files))
@@ -145,7 +144,8 @@ def prepare(
         if not is_encoded(out, i) or has_failed(out, i)
     ]
     _run(run, "encoding", encodes, [files[i] for i in mine], console)
-    if not all_scanned or not all(is_encoded(out, i) for i in range(len(files))):
+    # Asked now, and not when this share was scanned: others went on meanwhile.
+    if not all(is_encoded(out, i) for i in range(len(files))):
         return None
     return _finish(preparation, listing, len(files), shapes, max_bad_share)
 
@@ -188,7 +188,7 @@ def _scan_problems(out: Path, listing: Listing, num_parts: int) -> list[Problem]
 
 
 def _write_scans(out: Path, num_parts: int) -> None:
-    """One table of all that decodes, which `jaxload.plan --manifest` reads."""
+    """One table of all that decodes, which `jaxload.plan --manifest` reads; once."""
     if not (out / SCANS).exists():
         tables = [read_scan_table(out, i) for i in range(num_parts)]
         table = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
@@ -250,6 +250,7 @@ def _finish(
 ) -> Prepared:
     """Puts the parts together; the data set is there when its manifest is."""
     out = preparation.out
+    _write_scans(out, num_parts)
     problems = _scan_problems(out, listing, num_parts)
     prepared = _collect(_encoded_parts(out, num_parts), listing, problems)
     _check_bad_share(prepared.problems, listing, max_bad_share)

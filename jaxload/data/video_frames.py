@@ -6,9 +6,8 @@ are decoded and counted, and their own time stamps are used.
 A video ends at its first damage, because the frames after it build on it. Damage is
 seen where data are missing (but not at the end of a transport stream, which does not
 say how long it is) and where a decoder stumbles or admits to have guessed. It is not
-seen where changed data still decode: no common codec has checksums. Where a few bytes
-were overwritten somewhere in a small file, MPEG-4 noticed 9 times in 10, MPEG-2 7,
-H.264 and HEVC about 6, MJPEG 3 and VP9 never; the rest is to be seen in some frames.
+seen where changed data still decode: no common codec has checksums. Of bytes that were
+overwritten, MPEG-4 notices most, H.264 and HEVC many, MJPEG few and VP9 none.
 A video that was cut out of a longer one without being encoded again begins with its
 first frame that builds on nothing that was left behind.
 
