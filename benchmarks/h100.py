@@ -30,8 +30,8 @@ from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled
 
 from jaxload import targets
-from jaxload.models import dit
-from jaxload.models.dit import NUM_MODULATIONS, DiTBlock, DiTConfig
+from jaxload.models import WanConfig, wan_blocks
+from jaxload.models.wan_blocks import NUM_MODULATIONS, WanBlock
 from jaxload.ops.gated_residual_layer_norm_modulate import (
     gated_residual_layer_norm_modulate_reference,
 )
@@ -172,8 +172,8 @@ def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
     """Describes forward and backward of a block, with either form."""
     report = {"kernel": _describe(_compile_block(num_devices, tokens, width))}
     # As JAX would differentiate and XLA compile them.
-    dit.layer_norm_modulate = layer_norm_modulate_reference
-    dit.gated_residual_layer_norm_modulate = (
+    wan_blocks.layer_norm_modulate = layer_norm_modulate_reference
+    wan_blocks.gated_residual_layer_norm_modulate = (
         gated_residual_layer_norm_modulate_reference
     )
     report["plain"] = _describe(_compile_block(num_devices, tokens, width))
@@ -194,10 +194,10 @@ def _linear_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 def _compile_block(num_devices: int, tokens: int, width: int) -> Compiled:
     """Compiles for as many samples as there are devices, one on each."""
-    dit.attention = _linear_attention
+    wan_blocks.attention = _linear_attention
     mesh = Mesh(np.array(targets.H100.devices(num_devices)), ("data",))
     # The proportions of Wan 2.1.
-    config = DiTConfig(
+    config = WanConfig(
         width=width,
         depth=1,
         num_heads=width // 128,
@@ -205,7 +205,7 @@ def _compile_block(num_devices: int, tokens: int, width: int) -> Compiled:
         text_dim=4096,
         num_text_tokens=512,
     )
-    block = nnx.eval_shape(lambda: DiTBlock(config, rngs=nnx.Rngs(0)))
+    block = nnx.eval_shape(lambda: WanBlock(config, rngs=nnx.Rngs(0)))
     structure, parameters = nnx.split(block)
 
     def spec(sharding: P, *shape: int, dtype: str = "bfloat16") -> jax.ShapeDtypeStruct:
@@ -214,18 +214,19 @@ def _compile_block(num_devices: int, tokens: int, width: int) -> Compiled:
         )
 
     @functools.partial(jax.grad, argnums=(0, 1, 2, 3))
-    def gradients(parameters, x, time, text, angles, dy):
-        y = nnx.merge(structure, parameters)(x, time, text, angles)
+    def gradients(parameters, x, time, text, rotary, dy):
+        y = nnx.merge(structure, parameters)(x, time, text, None, rotary)
         return jnp.vdot(y, dy).astype(jnp.float32)
 
     x = spec(P("data"), num_devices, tokens, width)
+    table = spec(P(), tokens, config.head_width // 2, dtype="float32")
     return _compile(
         gradients,
         jax.tree.map(lambda p: spec(P(), *p.shape, dtype=p.dtype), parameters),
         x,
         spec(P("data"), num_devices, NUM_MODULATIONS, width, dtype="float32"),
         spec(P("data"), num_devices, config.num_text_tokens, width),
-        spec(P(), tokens, config.head_width // 2, dtype="float32"),
+        (table, table),
         x,
     )
 

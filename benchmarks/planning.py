@@ -99,7 +99,7 @@ def plan(path: Path) -> Planned:
     question = Question(
         workload=path,
         model="wan2.1-t2v-14b",
-        remat=False,
+        remat="none",
         costs=None,
         num_replicas=_REPLICAS,
         accumulate=_ACCUMULATE,

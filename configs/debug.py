@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxload.config import Config, load
+from jaxload.models import preset
 
 
 def get_config() -> Config:
@@ -21,9 +22,7 @@ def get_config() -> Config:
             num_samples=48,
             clips=("1x32x32", "5x32x32", "9x32x48"),
         ),
-        model=dataclasses.replace(
-            demo.model, width=32, depth=2, num_heads=2, mlp_width=64, text_dim=16
-        ),
+        model=preset("wan-tiny"),
         balance=dataclasses.replace(demo.balance, max_tokens=64),
         optimizer=dataclasses.replace(demo.optimizer, num_warmup_steps=2),
         train=dataclasses.replace(

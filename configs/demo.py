@@ -9,7 +9,7 @@ from jaxload.balance.catalogue import BalanceConfig
 from jaxload.config import Config
 from jaxload.data.source import DataConfig
 from jaxload.data.synthetic import SyntheticConfig
-from jaxload.models.dit import DiTConfig
+from jaxload.models import preset
 from jaxload.training.flow_matching import FlowConfig
 from jaxload.training.loop import TrainConfig
 from jaxload.training.optimizer import OptimizerConfig
@@ -36,15 +36,7 @@ def get_config() -> Config:
                 "5x48x96",
             ),
         ),
-        model=DiTConfig(
-            width=128,
-            depth=4,
-            num_heads=4,
-            mlp_width=512,
-            text_dim=64,
-            num_text_tokens=12,
-            compute_dtype="float32",
-        ),
+        model=preset("wan-demo"),
         balance=BalanceConfig(max_tokens=640, max_buckets=10),
         flow=FlowConfig(),
         optimizer=OptimizerConfig(learning_rate=2e-3, num_warmup_steps=20),

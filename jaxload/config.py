@@ -11,7 +11,7 @@ import textwrap
 import traceback
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from jaxload.balance.clips import ShapeRules
 from jaxload.data.source import DataConfig
 from jaxload.data.synthetic import SyntheticConfig
 from jaxload.errors import InputError
-from jaxload.models.dit import DiTConfig
+from jaxload.models import ModelConfig
 from jaxload.training.flow_matching import FlowConfig
 from jaxload.training.loop import TrainConfig
 from jaxload.training.optimizer import OptimizerConfig
@@ -33,7 +33,7 @@ class Config:
 
     data: DataConfig
     synthetic: SyntheticConfig | None = None
-    model: DiTConfig
+    model: ModelConfig
     balance: BalanceConfig
     shapes: ShapeRules = dataclasses.field(default_factory=ShapeRules)
     flow: FlowConfig
@@ -167,11 +167,8 @@ def _build(cls: type, content: Any, prefix: str) -> Any:
 def _check(value: Any, hint: Any, path: str) -> Any:
     """Returns a value as its field's type, or says what was expected."""
     origin = typing.get_origin(hint)
-    if origin is types.UnionType:  # A section that may be absent.
-        section = next(
-            arg for arg in typing.get_args(hint) if arg is not types.NoneType
-        )
-        return None if value is None else _check(value, section, path)
+    if origin is types.UnionType:
+        return _check_union(value, _alternatives(hint), path)
     if dataclasses.is_dataclass(hint):
         assert isinstance(hint, type)
         return _build(hint, value, prefix=f"{path}.")
@@ -191,6 +188,27 @@ def _check(value: Any, hint: Any, path: str) -> Any:
     if not valid:
         raise InputError(f"{path}={value!r}: expected {_type_name(hint)}")
     return value
+
+
+def _check_union(value: Any, alternatives: Sequence[type], path: str) -> Any:
+    """Reads a section that may be absent, or is of the kind that it says it is."""
+    if value is None and types.NoneType in alternatives:
+        return None
+    sections = [cls for cls in alternatives if cls is not types.NoneType]
+    if len(sections) == 1:
+        return _check(value, sections[0], path)
+    if not isinstance(value, Mapping):
+        raise InputError(f"{path}={value!r}: expected a section")
+    kinds = {_hints(cls)["kind"]: cls for cls in sections}
+    kinds = {typing.get_args(kind)[0]: cls for kind, cls in kinds.items()}
+    kind = value.get("kind")
+    if kind not in kinds:
+        raise InputError(f"{path}.kind={kind!r}: expected {' | '.join(kinds)}")
+    return _check(value, kinds[kind], path)
+
+
+def _alternatives(hint: Any) -> Sequence[type]:
+    return typing.get_args(hint) or (hint,)
 
 
 def _parse(text: str, hint: Any, path: str) -> Any:
@@ -251,9 +269,7 @@ def _raised_by_a_section(error: TypeError) -> bool:
 
 def _sections() -> Iterator[type]:
     for hint in _hints(Config).values():
-        yield next(
-            arg for arg in typing.get_args(hint) or (hint,) if arg is not types.NoneType
-        )
+        yield from (cls for cls in _alternatives(hint) if cls is not types.NoneType)
 
 
 def _flatten(config: Config) -> Iterator[tuple[str, Any]]:
@@ -280,6 +296,14 @@ def _text(value: Any) -> str:
 
 def _meanings(cls: type) -> dict[str, str]:
     """The docstring under each field; Python keeps them in the source only."""
+    meanings = {}
+    for base in reversed(cls.__mro__):
+        if dataclasses.is_dataclass(base):
+            meanings |= _own_meanings(base)
+    return meanings
+
+
+def _own_meanings(cls: type) -> dict[str, str]:
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     assert isinstance(definition, ast.ClassDef)
     meanings = {}

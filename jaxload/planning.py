@@ -6,10 +6,12 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxload.architecture import architecture_of
+from jaxload.balance.architecture import analytic_cost
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.catalogue import BalanceConfig, MaxBatch
 from jaxload.balance.clips import ShapeRules
-from jaxload.balance.cost import Architecture, CostModel, analytic_cost
+from jaxload.balance.cost import CostModel
 from jaxload.balance.cover import Cover, cover, cover_exactly
 from jaxload.balance.fit import CostFit
 from jaxload.balance.plan import Plan
@@ -193,17 +195,7 @@ def survey_digest(survey: Survey) -> str:
 
 def model_cost(config: Config) -> CostModel:
     """The analytic cost of the config's model."""
-    model = config.model
-    return analytic_cost(
-        Architecture(
-            width=model.width,
-            depth=model.depth,
-            mlp_width=model.mlp_width,
-            num_text_tokens=model.num_text_tokens,
-            text_dim=model.text_dim,
-            channels=model.channels,
-        )
-    )
+    return analytic_cost(architecture_of(config.model), remat=config.model.remat)
 
 
 def check_plan(plan: Plan, manifest: Manifest, *, num_replicas: int) -> None:

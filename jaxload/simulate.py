@@ -3,17 +3,19 @@
 import argparse
 import json
 import math
+import typing
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from jaxload import command
+from jaxload.balance.architecture import Remat
 from jaxload.balance.clips import ShapeRules
-from jaxload.balance.cost import ARCHITECTURES
 from jaxload.balance.simulation import POLICIES
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
+from jaxload.models import PRESETS
 from jaxload.simulating import Question, simulate
 from jaxload.simulation_report import draw_simulation, print_simulation, to_dict
 
@@ -78,10 +80,16 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--model",
         default="wan2.1-t2v-14b",
-        choices=tuple(ARCHITECTURES),
+        choices=tuple(PRESETS),
         help="whose matmuls are the cost (default: %(default)s)",
     )
-    add("--remat", action="store_true", help="each block's forward pass runs twice")
+    add(
+        "--remat",
+        default="none",
+        choices=typing.get_args(Remat),
+        help="what a block keeps: all, its attention or its input alone; the rest of "
+        "its forward pass runs twice (default: %(default)s)",
+    )
     add("--costs", type=Path, metavar="FIT", help="a fit of jaxload.calibrate instead")
     add("--replicas", type=int, default=16, metavar="R", help="(default: 16)")
     add(

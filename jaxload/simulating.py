@@ -8,9 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from jaxload.architecture import architecture_of
+from jaxload.balance.architecture import Remat, analytic_cost
 from jaxload.balance.catalogue import BalanceConfig
 from jaxload.balance.clips import ShapeRules
-from jaxload.balance.cost import CostModel, analytic_cost, find_architecture
+from jaxload.balance.cost import CostModel
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.schedule import Lockstep
 from jaxload.balance.setting import Setting, can_lockstep
@@ -18,6 +20,7 @@ from jaxload.balance.simulation import POLICIES, Played, make_schedule, play
 from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
+from jaxload.models import preset
 from jaxload.planning import cover_survey, read_fit, token_limit
 from jaxload.progress import phase
 from jaxload.survey import sample_ids, survey_manifest
@@ -31,7 +34,7 @@ class Question:
 
     workload: Path
     model: str
-    remat: bool
+    remat: Remat
     costs: Path | None
     num_replicas: int
     accumulate: int
@@ -131,7 +134,8 @@ def read_setting(question: Question, console: Console) -> Setting:
 def _cost_model(question: Question) -> CostModel:
     if question.costs is not None:
         return read_fit(question.costs).cost
-    return analytic_cost(find_architecture(question.model), remat=question.remat)
+    architecture = architecture_of(preset(question.model))
+    return analytic_cost(architecture, remat=question.remat)
 
 
 def _scheduled_policy(question: Question, schedule_out: Path | None) -> str | None:

@@ -6,6 +6,20 @@ if __name__ != "jaxload.models":
         "another name loads every module twice. Write `import jaxload.models`."
     )
 
-from jaxload.models.dit import DiT, DiTConfig
+from jaxload.models.make_model import make_model
+from jaxload.models.mmdit import MMDiT
+from jaxload.models.mmdit_config import MMDiTConfig
+from jaxload.models.presets import PRESETS, ModelConfig, preset
+from jaxload.models.wan import WanTransformer
+from jaxload.models.wan_config import WanConfig
 
-__all__ = ["DiT", "DiTConfig"]
+__all__ = [
+    "PRESETS",
+    "MMDiT",
+    "MMDiTConfig",
+    "ModelConfig",
+    "WanConfig",
+    "WanTransformer",
+    "make_model",
+    "preset",
+]

@@ -1,49 +1,101 @@
-"""Position and time as the model sees them."""
+"""Latents as tokens, and position and time as the model sees them."""
+
+# Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
+# N heads, K head width, P channels of a patch, R rotations: half of K.
+
+import math
+from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
+PATCH = (1, 2, 2)
+"""Latent frames, rows and columns that one token covers."""
+
+TIME_WIDTH = 256
+"""Cosines and sines that a timestep is embedded in."""
+
 _MAX_PERIOD = 10_000.0
-_MAX_TIMESTEP = 1_000.0  # The network sees noise levels as 0..1000, as is customary.
+
+Rotary = tuple[Float[Array, "s r"], Float[Array, "s r"]]
+"""Cosines and sines of the angles of tokens."""
 
 
-def timestep_embedding(
-    sigma_B: Float[Array, " b"], width: int
-) -> Float[Array, "b width"]:
-    """Embeds noise levels in [0, 1] as cosines and sines, in float32."""
-    half = width // 2
-    frequencies = _MAX_PERIOD ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angles = (_MAX_TIMESTEP * sigma_B.astype(jnp.float32))[:, None] * frequencies[None]
+def timestep_embedding(timestep_B: Float[Array, " b"]) -> Float[Array, "b width"]:
+    """Embeds timesteps, 0 to 1000, as cosines and sines in float32."""
+    half = TIME_WIDTH // 2
+    # Exponents rounded to float32, as the reference has them: a frequency that differs
+    # in its last bit turns by 6e-5 over a thousand timesteps.
+    exponents = np.float32(-math.log(_MAX_PERIOD)) * np.arange(half, dtype=np.float32)
+    frequencies = np.exp((exponents / np.float32(half)).astype(np.float64))
+    frequencies = frequencies.astype(np.float32)
+    angles = timestep_B.astype(jnp.float32)[:, None] * frequencies[None]
     return jnp.concatenate([jnp.cos(angles), jnp.sin(angles)], axis=-1)
 
 
-def rotary_angles(grid: tuple[int, int, int], head_width: int) -> Float[Array, "s r"]:
-    """Rotation angles of every token of a (frames, rows, columns) grid.
+def rope_widths(head_width: int) -> tuple[int, int, int]:
+    """Channels of a head that turn with frames, rows and columns: a third each."""
+    spatial = 2 * (head_width // 6)
+    return head_width - 2 * spatial, spatial, spatial
 
-    Each head spends about a third of its pairs of channels on each axis, with frames
-    taking what is left over.
+
+def rotary_table(grid: Sequence[int], widths: Sequence[int], *, theta: float) -> Rotary:
+    """Cosines and sines of the angle of every token of a (frames, rows, columns) grid.
+
+    Args:
+        grid: The tokens along each axis.
+        widths: The channels of a head that turn with each axis; even.
+        theta: The longest period, in tokens over 2 pi.
     """
-    pairs = head_width // 2
-    spatial = pairs // 3
-    axes = []
-    for axis, count in enumerate((pairs - 2 * spatial, spatial, spatial)):
-        frequencies = _MAX_PERIOD ** (
-            -jnp.arange(count, dtype=jnp.float32) / max(count, 1)
-        )
-        positions = jnp.arange(grid[axis], dtype=jnp.float32)
-        angles = positions[:, None] * frequencies[None]
-        shape = [1, 1, 1, count]
-        shape[axis] = grid[axis]
-        axes.append(jnp.broadcast_to(angles.reshape(shape), (*grid, count)))
-    return jnp.concatenate(axes, axis=-1).reshape(-1, pairs)
+    cosines, sines = [], []
+    for axis, (count, width) in enumerate(zip(grid, widths, strict=True)):
+        # In float64 and rounded once; small, since each axis has a table of its own.
+        frequencies = theta ** -(np.arange(0, width, 2) / width)
+        angles = np.arange(count)[:, None] * frequencies[None]
+        shape = [1, 1, 1, width // 2]
+        shape[axis] = count
+        for tables, function in ((cosines, np.cos), (sines, np.sin)):
+            table = jnp.asarray(function(angles), jnp.float32).reshape(shape)
+            tables.append(jnp.broadcast_to(table, (*grid, width // 2)))
+    num_tokens, num_rotations = math.prod(grid), sum(widths) // 2
+    cos, sin = (
+        jnp.concatenate(tables, axis=-1).reshape(num_tokens, num_rotations)
+        for tables in (cosines, sines)
+    )
+    return cos, sin
 
 
-def rotate(
-    x_BSNK: Float[Array, "b s n k"], angles_SR: Float[Array, "s r"]
-) -> Float[Array, "b s n k"]:
-    """Rotates neighbouring pairs of channels by the tokens' angles."""
-    cos = jnp.cos(angles_SR)[None, :, None].astype(x_BSNK.dtype)
-    sin = jnp.sin(angles_SR)[None, :, None].astype(x_BSNK.dtype)
-    even, odd = x_BSNK[..., 0::2], x_BSNK[..., 1::2]
+def rotate(x_BSNK: Float[Array, "b s n k"], rotary: Rotary) -> Float[Array, "b s n k"]:
+    """Rotates neighbouring pairs of channels by the tokens' angles, in float32."""
+    cos, sin = (table[None, :, None] for table in rotary)
+    pairs = x_BSNK.astype(jnp.float32).reshape(*x_BSNK.shape[:-1], -1, 2)
+    even, odd = pairs[..., 0], pairs[..., 1]
     rotated = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)
-    return rotated.reshape(x_BSNK.shape)
+    return rotated.reshape(x_BSNK.shape).astype(x_BSNK.dtype)
+
+
+def token_grid(latent_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Tokens along frames, rows and columns of a latent `[B, F, H, W, C]`."""
+    frames, height, width = (
+        size // patch for size, patch in zip(latent_shape[1:4], PATCH, strict=True)
+    )
+    return frames, height, width
+
+
+def to_patches(latent_BFHWC: Float[Array, "b f h w c"]) -> Float[Array, "b s p"]:
+    """Cuts a latent into tokens; the width runs fastest, then the height."""
+    b, _, _, _, c = latent_BFHWC.shape
+    (f, h, w), (pf, ph, pw) = token_grid(latent_BFHWC.shape), PATCH
+    x = latent_BFHWC.reshape(b, f, pf, h, ph, w, pw, c)
+    return x.transpose(0, 1, 3, 5, 2, 4, 6, 7).reshape(b, f * h * w, pf * ph * pw * c)
+
+
+def from_patches(
+    x_BSP: Float[Array, "b s p"], grid: tuple[int, int, int]
+) -> Float[Array, "b f h w c"]:
+    """Puts the tokens of a grid back together into a latent."""
+    (f, h, w), (pf, ph, pw) = grid, PATCH
+    x = x_BSP.reshape(x_BSP.shape[0], f, h, w, pf, ph, pw, -1)
+    x = x.transpose(0, 1, 4, 2, 5, 3, 6, 7)
+    return x.reshape(x.shape[0], f * pf, h * ph, w * pw, x.shape[-1])

@@ -20,8 +20,8 @@ import pytest
 from rich.console import Console
 
 from jaxload import config as config_lib
+from jaxload.balance.architecture import CrossArchitecture, analytic_cost
 from jaxload.balance.catalogue import BalanceConfig
-from jaxload.balance.cost import Architecture, analytic_cost
 from jaxload.balance.cover import cover_exactly
 from jaxload.balance.plan import Plan
 from jaxload.balance.setting import Setting
@@ -83,7 +83,7 @@ def plan_of() -> Callable[..., Plan]:
             BalanceConfig(max_tokens=256, max_buckets=2), **balance
         )
         memory = token_limit(config.max_tokens)
-        architecture = Architecture(
+        architecture = CrossArchitecture(
             width=64, depth=2, mlp_width=128, num_text_tokens=4, text_dim=32
         )
         setting = Setting(

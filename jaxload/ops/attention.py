@@ -1,15 +1,174 @@
 """Attention: one function for every model, whatever implementation stands behind it."""
 
-import jax
-from jaxtyping import Array, Float
-
 # Shape suffixes: B batch, S queries, T keys, N heads, K head width.
+
+import math
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jaxtyping import Array, Float, Int
+
+from jaxload.ops import _sharded_attention
+from jaxload.ops._arguments import vary_alike
+
+_DTYPES = ("float32", "bfloat16", "float16")
+
+SAVED = "attention"
+"""What `jax.checkpoint` policies call the result and its logsumexp."""
+
+# What the backward pass needs: q, k, v, lengths if any, the result and its logsumexp.
+_Residuals = tuple[Array, Array, Array, tuple[Array, ...], Array, Array]
+
+
+def attention_reference(
+    q_BSNK: Float[Array, "b s n k"],
+    k_BTNK: Float[Array, "b t n k"],
+    v_BTNK: Float[Array, "b t n k"],
+    *,
+    key_lengths_B: Int[Array, " b"] | None = None,
+) -> Float[Array, "b s n k"]:
+    """Defines `attention` in plain JAX, with the scores of all pairs at once."""
+    if key_lengths_B is not None:
+        key_lengths_B, k_BTNK, v_BTNK = _without_padding(key_lengths_B, k_BTNK, v_BTNK)
+    q32_BSNK, k32_BTNK, v32_BTNK = (
+        x.astype(jnp.float32) for x in (q_BSNK, k_BTNK, v_BTNK)
+    )
+    scores_BNST = jnp.einsum("bsnk,btnk->bnst", q32_BSNK, k32_BTNK)
+    scores_BNST /= math.sqrt(q_BSNK.shape[-1])
+    if key_lengths_B is not None:
+        valid_BT = _is_key(key_lengths_B, k_BTNK)
+        scores_BNST = jnp.where(valid_BT[:, None, None], scores_BNST, -jnp.inf)
+    weights_BNST = jax.nn.softmax(scores_BNST, axis=-1)
+    out_BSNK = jnp.einsum("bnst,btnk->bsnk", weights_BNST, v32_BTNK)
+    return out_BSNK.astype(q_BSNK.dtype)
 
 
 def attention(
     q_BSNK: Float[Array, "b s n k"],
     k_BTNK: Float[Array, "b t n k"],
     v_BTNK: Float[Array, "b t n k"],
+    *,
+    key_lengths_B: Int[Array, " b"] | None = None,
 ) -> Float[Array, "b s n k"]:
-    """Returns `softmax(q k^T / sqrt(K)) v`, every query attending to every key."""
-    return jax.nn.dot_product_attention(q_BSNK, k_BTNK, v_BTNK)
+    """Returns `softmax(q k^T / sqrt(K)) v` in the dtype of q.
+
+    Scores and softmax are in float32. Memory is linear in S and in T, forward and
+    backward: what runs is cuDNN's flash attention on CUDA in bfloat16 and float16, for
+    head widths that it takes, and elsewhere blocks of queries in plain JAX. On a mesh,
+    batch and heads may be sharded, and stay so; sharded tokens or head widths are
+    gathered. Differentiable once, in reverse mode.
+
+    Under `jax.checkpoint`, a policy that saves the name `SAVED` keeps the result and
+    its logsumexp, and the backward pass does not run attention again.
+
+    Args:
+        q_BSNK: float32, bfloat16 or float16.
+        k_BTNK: The dtype of q.
+        v_BTNK: The dtype of q.
+        key_lengths_B: Each sample attends to so many of its keys only, and what the
+            others hold has no effect. A sample of length 0 gets zeros.
+
+    Raises:
+        ValueError: A shape or a dtype is not as above.
+    """
+    _check_arguments(q_BSNK, k_BTNK, v_BTNK, key_lengths_B)
+    lengths = []
+    if key_lengths_B is not None:
+        lengths_B, k_BTNK, v_BTNK = _without_padding(key_lengths_B, k_BTNK, v_BTNK)
+        lengths = [lengths_B]
+    q_BSNK, k_BTNK, v_BTNK, *lengths = vary_alike(q_BSNK, k_BTNK, v_BTNK, *lengths)
+    return _attention(q_BSNK, k_BTNK, v_BTNK, tuple(lengths))
+
+
+def _check_arguments(
+    q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths_B: Array | None
+):
+    if q_BSNK.ndim != 4 or 0 in q_BSNK.shape:
+        raise ValueError(
+            "attention: expected q of shape [batch, queries, heads, head width], none "
+            f"of them 0, got {q_BSNK.shape}"
+        )
+    if q_BSNK.dtype not in _DTYPES:
+        raise ValueError(
+            f"attention: expected q of dtype {', '.join(_DTYPES)}, got {q_BSNK.dtype}"
+        )
+    batch, _, num_heads, head_width = q_BSNK.shape
+    if (
+        k_BTNK.ndim != 4
+        or k_BTNK.shape != (batch, k_BTNK.shape[1], num_heads, head_width)
+        or k_BTNK.shape[1] == 0
+    ):
+        raise ValueError(
+            f"attention: expected k of shape ({batch}, keys, {num_heads}, "
+            f"{head_width}) for q of shape {q_BSNK.shape}, with 1 key or more; got "
+            f"{k_BTNK.shape}"
+        )
+    if v_BTNK.shape != k_BTNK.shape:
+        raise ValueError(
+            f"attention: expected v of shape {k_BTNK.shape}, as k, got {v_BTNK.shape}"
+        )
+    for name, array in (("k", k_BTNK), ("v", v_BTNK)):
+        if array.dtype != q_BSNK.dtype:
+            raise ValueError(
+                f"attention: expected {name} of dtype {q_BSNK.dtype}, as q, got "
+                f"{array.dtype}"
+            )
+    if lengths_B is not None and (
+        lengths_B.shape != (batch,) or not jnp.issubdtype(lengths_B.dtype, jnp.integer)
+    ):
+        raise ValueError(
+            f"attention: expected key_lengths of shape ({batch},) and of integers, got "
+            f"{lengths_B.dtype} {lengths_B.shape}"
+        )
+
+
+def _without_padding(
+    lengths_B: Array, k_BTNK: Array, v_BTNK: Array
+) -> tuple[Array, Array, Array]:
+    """Lengths of at least one, and zeros for what lies beyond them.
+
+    No form then meets what padding holds, be it NaN, and a sample of length zero has
+    one key left, whose value is zero.
+    """
+    mask_BT11 = _is_key(lengths_B, k_BTNK)[:, :, None, None]
+    k_BTNK, v_BTNK = (
+        jnp.where(mask_BT11, x, jnp.zeros((), x.dtype)) for x in (k_BTNK, v_BTNK)
+    )
+    return jnp.maximum(lengths_B, 1).astype(jnp.int32), k_BTNK, v_BTNK
+
+
+def _is_key(lengths_B: Array, k_BTNK: Array) -> Array:
+    return jnp.arange(k_BTNK.shape[1])[None] < lengths_B[:, None]
+
+
+# The platform is chosen inside of the custom_vjp and not around it, so that each one
+# saves the same for the backward pass, and nothing that is quadratic in tokens.
+
+
+@jax.custom_vjp
+def _attention(
+    q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths: tuple[Array, ...]
+) -> Array:
+    return _fwd(q_BSNK, k_BTNK, v_BTNK, lengths)[0]
+
+
+def _fwd(
+    q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths: tuple[Array, ...]
+) -> tuple[Array, _Residuals]:
+    results = _sharded_attention.forward(q_BSNK, k_BTNK, v_BTNK, *lengths)
+    out_BSNK, lse_BNS = checkpoint_name(results, SAVED)
+    return out_BSNK, (q_BSNK, k_BTNK, v_BTNK, lengths, out_BSNK, lse_BNS)
+
+
+def _bwd(
+    residuals: _Residuals, dout_BSNK: Array
+) -> tuple[Array, Array, Array, tuple[None, ...]]:
+    q_BSNK, k_BTNK, v_BTNK, lengths, out_BSNK, lse_BNS = residuals
+    dq_BSNK, dk_BTNK, dv_BTNK = _sharded_attention.backward(
+        q_BSNK, k_BTNK, v_BTNK, out_BSNK, lse_BNS, dout_BSNK, *lengths
+    )
+    return dq_BSNK, dk_BTNK, dv_BTNK, (None,) * len(lengths)
+
+
+_attention.defvjp(_fwd, _bwd)

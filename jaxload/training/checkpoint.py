@@ -1,5 +1,6 @@
 """Checkpoints: training state and place in the data, written in the background."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,5 @@ class Checkpoints:
 
 def _tree(state: TrainState) -> dict[str, Any]:
     return {
-        "step": state.step,
-        "params": state.params,
-        "opt_state": state.opt_state,
+        field.name: getattr(state, field.name) for field in dataclasses.fields(state)
     }

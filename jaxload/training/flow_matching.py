@@ -12,7 +12,10 @@ from jaxtyping import Array, Float, Int, Key
 from jaxload.errors import InputError
 
 Velocity = Callable[[Array, Array, Array], Array]
-"""(latent, sigma, text) -> velocity: a model that is called."""
+"""(latent, timestep, text) -> velocity: a model that is called."""
+
+NUM_TIMESTEPS = 1000.0
+"""What a model is told of a noise level of 1, as is customary."""
 
 
 _NOISE_STREAM = 1_000_003  # Apart from the keys that parameters are drawn from.
@@ -88,7 +91,8 @@ def flow_matching_loss(
     noisy_BFHWC = (1.0 - s) * latent_BFHWC + s * noise_BFHWC
     kept_B = draw_B >= config.caption_dropout
     text_BTE = jnp.where(kept_B[:, None, None], text_BTE, jnp.zeros_like(text_BTE))
-    error = velocity(noisy_BFHWC, sigma_B, text_BTE) - (noise_BFHWC - latent_BFHWC)
+    predicted_BFHWC = velocity(noisy_BFHWC, NUM_TIMESTEPS * sigma_B, text_BTE)
+    error = predicted_BFHWC - (noise_BFHWC - latent_BFHWC)
     return jnp.mean(jnp.square(error), axis=(1, 2, 3, 4))
 
 

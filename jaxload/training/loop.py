@@ -38,8 +38,13 @@ class TrainConfig:
     keep_checkpoints: int = 2
     """Checkpoints that are kept; older ones are removed."""
 
+    weights: str = ""
+    """Safetensors that the model starts from, file or directory; empty: from noise."""
+
     def __post_init__(self):
         for field in dataclasses.fields(self):
+            if field.name == "weights":
+                continue
             least = 0 if field.name == "seed" else 1
             value = getattr(self, field.name)
             if value < least:

@@ -12,7 +12,7 @@ from jax.stages import Compiled, Lowered
 from jaxload.balance.plan import Plan
 from jaxload.balance.shape import Shape
 from jaxload.config import Config
-from jaxload.models import DiT
+from jaxload.models import MMDiT, WanTransformer, make_model
 from jaxload.parallel.mesh import batch_sharded, replicated
 from jaxload.training.loop import Programs
 from jaxload.training.optimizer import learning_rate_schedule, make_optimizer
@@ -51,7 +51,7 @@ def lowerings(
     named: dict[str, Callable[[], Lowered]] = {
         INIT: lambda: jit_init.lower(),
         UPDATE: lambda: jit_update.lower(state, sums),
-        SAMPLE: lambda: lower_sampler(config, trainer, state.params, mesh),
+        SAMPLE: lambda: lower_sampler(config, trainer, state.model, mesh),
     }
     for bucket in plan.buckets:
         named[str(bucket)] = lambda bucket=bucket: lower_micro_step(
@@ -76,7 +76,9 @@ def init_state(config: Config, trainer: Trainer, mesh: Mesh) -> tuple[TrainState
     return jax.jit(lambda: _init(config, trainer), out_shardings=replicated(mesh))()
 
 
-def lower_sampler(config: Config, trainer: Trainer, params: Any, mesh: Mesh) -> Lowered:
+def lower_sampler(
+    config: Config, trainer: Trainer, model: tuple[Any, Any], mesh: Mesh
+) -> Lowered:
     """The program that draws the config's sample."""
     sampler = make_sampler(
         trainer.graphdef,
@@ -91,7 +93,7 @@ def lower_sampler(config: Config, trainer: Trainer, params: Any, mesh: Mesh) -> 
         sharding=everywhere,
     )
     seed = jax.ShapeDtypeStruct((), jnp.int32, sharding=everywhere)
-    return jax.jit(sampler, out_shardings=everywhere).lower(params, text, seed)
+    return jax.jit(sampler, out_shardings=everywhere).lower(model, text, seed)
 
 
 def training_programs(compiled: Mapping[str, Compiled], plan: Plan) -> Programs:
@@ -117,11 +119,21 @@ def _abstract_init(
 
 
 def _init(config: Config, trainer: Trainer) -> tuple[TrainState, Sums]:
-    return trainer.init(nnx.state(_make_model(config)))
+    return trainer.init(*split_trained(_make_model(config)))
 
 
-def _make_model(config: Config) -> DiT:
-    return DiT(config.model, rngs=nnx.Rngs(config.train.seed))
+def split_trained(model: nnx.Module) -> tuple[nnx.State, nnx.State]:
+    """A model's parameters: those that are trained, and those that are not.
+
+    Adapters are trained alone; a model without is trained whole.
+    """
+    params = nnx.state(model)
+    adapters, rest = nnx.split_state(params, nnx.LoRAParam, ...)
+    return (adapters, rest) if adapters else (rest, adapters)
+
+
+def _make_model(config: Config) -> WanTransformer | MMDiT:
+    return make_model(config.model, rngs=nnx.Rngs(config.train.seed))
 
 
 def _abstract_batch(

@@ -1,6 +1,7 @@
 """A training run from config to picture, phase by phase."""
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import grain
 import jax
 import numpy as np
+from flax import nnx
 from jax.sharding import Mesh
 from jax.stages import Compiled
 from rich.console import Console
@@ -23,6 +25,7 @@ from jaxload.data.media import write_gif
 from jaxload.data.text import load_text_encoder, pad_text
 from jaxload.errors import InputError
 from jaxload.files import read_json, write_atomically
+from jaxload.models import MMDiTConfig, ModelConfig, weights
 from jaxload.opening import open_dataset
 from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh, replicated
 from jaxload.plan_report import print_plan
@@ -39,6 +42,7 @@ from jaxload.training.programs import (
     lower_sampler,
     lowerings,
     make_trainer,
+    split_trained,
     training_programs,
 )
 from jaxload.training.step import Trainer, TrainState
@@ -69,14 +73,18 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     write_atomically(workdir.plan, plan_lib.to_json(plan))
     print_plan(plan, console)
 
-    # --- Programs: after this, nothing is compiled any more ---
-    trainer = make_trainer(config)
-    compiled = _compile(config, plan, mesh, trainer, workdir, console)
-
-    # --- State and loop ---
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
+        # --- Weights to start from, first: they may be those of another model ---
+        trainer = make_trainer(config)
+        start = checkpoints.latest_step() or 0
+        given = None if start else _load_weights(config, trainer, mesh, console)
+
+        # --- Programs: after this, nothing is compiled any more ---
+        compiled = _compile(config, plan, mesh, trainer, workdir, console)
+
+        # --- State and loop ---
         schedule = Lockstep(
             buckets=plan.buckets,
             seed=config.train.seed,
@@ -85,7 +93,9 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
         )
         batches = _device_batches(config, manifest, schedule, mesh)
         state, sums = compiled[INIT]()
-        start = checkpoints.latest_step() or 0
+        if given is not None:
+            params, frozen = given
+            state = dataclasses.replace(state, params=params, frozen=frozen)
         if start:
             state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
             batches.set_state(checkpoints.restore_data(start))
@@ -129,7 +139,7 @@ def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> No
         state = checkpoints.restore(step, like)
     enable_compile_cache(workdir.compile_cache)
     with phase(console, "compiling", 1) as advance:
-        sampler = lower_sampler(config, trainer, like.params, mesh).compile()
+        sampler = lower_sampler(config, trainer, like.model, mesh).compile()
         advance()
     _draw_sample(config, sampler, state, mesh, path)
 
@@ -191,6 +201,7 @@ def check_model_fits(config: Config, manifest: Manifest, console: Console) -> No
                 f"{section}.{field}={wanted}: data set {manifest.directory} was made "
                 f"with {found}; set {section}.{field}={found}"
             )
+    _check_conditions(config.model)
     lengths = manifest.read_column("text_tokens").to_numpy()
     num_cut = int((lengths > config.model.num_text_tokens).sum())
     if num_cut:
@@ -200,6 +211,26 @@ def check_model_fits(config: Config, manifest: Manifest, console: Console) -> No
             f"{lengths.max()} tokens",
             highlight=False,
         )
+
+
+def _check_conditions(model: ModelConfig) -> None:
+    """Refuses a model that asks for more than latents and text."""
+    if isinstance(model, MMDiTConfig):
+        asked = {
+            "guidance": (model.guidance, False),
+            "pooled_dim": (model.pooled_dim, model.text_dim),
+        }
+    else:
+        asked = {
+            "condition_channels": (model.condition_channels, 0),
+            "image_dim": (model.image_dim, 0),
+        }
+    for name, (got, expected) in asked.items():
+        if got != expected:
+            raise InputError(
+                f"model.{name}={got}: expected {expected} to train: data sets hold "
+                f"latents and text alone; set model.{name}={expected}"
+            )
 
 
 def _settle_plan(
@@ -212,6 +243,20 @@ def _settle_plan(
         check_plan(plan, manifest, num_replicas=mesh.size)
         return plan
     return plan_run(config, manifest, num_replicas=mesh.size)
+
+
+def _load_weights(
+    config: Config, trainer: Trainer, mesh: Mesh, console: Console
+) -> tuple[nnx.State, nnx.State] | None:
+    """The weights that a run starts from, if it is told to start from any."""
+    if not config.train.weights:
+        return None
+    like = abstract_state(config, trainer, mesh).model
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, nnx.merge_state(*like))
+    with phase(console, "loading weights", 1) as advance:
+        model = weights.load(config.train.weights, config.model, shardings=shardings)
+        advance()
+    return split_trained(model)
 
 
 def _compile(
@@ -261,7 +306,7 @@ def _draw_sample(
     encoder = load_text_encoder(config.data.text_encoder, config.model.text_dim)
     text = encoder.encode(config.sample.caption)
     latent = sampler(
-        state.params,
+        state.model,
         jax.device_put(pad_text(text, config.model.num_text_tokens), replicated(mesh)),
         jax.device_put(np.int32(config.sample.seed), replicated(mesh)),
     )

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
-from jaxload.training.flow_matching import draw_noise, shift_sigma
+from jaxload.training.flow_matching import NUM_TIMESTEPS, draw_noise, shift_sigma
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class SampleConfig:
             raise InputError(f"sample.num_steps={self.num_steps}: expected 1 or more")
 
 
-Sampler = Callable[[Any, Array, Array], Array]
+Sampler = Callable[[tuple[Any, ...], Array, Array], Array]
 
 
 def make_sampler(
@@ -55,7 +55,7 @@ def make_sampler(
     latent_shape = (1, shape.frames, shape.height, shape.width, channels)
 
     def sample(
-        params: Any, text_TE: Float[Array, "t e"], seed: Int[Array, ""]
+        params: tuple[Any, ...], text_TE: Float[Array, "t e"], seed: Int[Array, ""]
     ) -> Float[Array, "f h w c"]:
         # With and without the caption, as a batch of two.
         text_2TE = jnp.stack([text_TE, jnp.zeros_like(text_TE)])
@@ -66,9 +66,11 @@ def make_sampler(
         def euler_step(latent_1FHWC, ends):
             sigma, next_sigma = ends
             # A copy: the parameters belong to the trace outside of this scan.
-            model = nnx.merge(graphdef, params, copy=True)
+            model = nnx.merge(graphdef, *params, copy=True)
             velocity = model(
-                jnp.repeat(latent_1FHWC, 2, axis=0), jnp.full(2, sigma), text_2TE
+                jnp.repeat(latent_1FHWC, 2, axis=0),
+                jnp.full(2, NUM_TIMESTEPS * sigma),
+                text_2TE,
             )
             with_text, without = velocity[:1], velocity[1:]
             guided = without + config.guidance * (with_text - without)

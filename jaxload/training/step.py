@@ -19,7 +19,17 @@ class TrainState:
 
     step: Any
     params: Any
+    """What is trained."""
+
+    frozen: Any
+    """Parameters that are not: those of a model that is trained by its adapters."""
+
     opt_state: Any
+
+    @property
+    def model(self) -> tuple[Any, Any]:
+        """All parameters, as `nnx.merge(graphdef, *model)` takes them."""
+        return self.params, self.frozen
 
 
 @jax.tree_util.register_dataclass
@@ -46,11 +56,12 @@ class Trainer:
     flow: FlowConfig
     seed: int
 
-    def init(self, params: Any) -> tuple[TrainState, Sums]:
+    def init(self, params: Any, frozen: Any) -> tuple[TrainState, Sums]:
         """The state before the first step."""
         state = TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
+            frozen=frozen,
             opt_state=self.optimizer.init(params),
         )
         return state, self._zero_sums(params)
@@ -62,7 +73,7 @@ class Trainer:
         keys_B = sample_keys(self.seed, state.step, batch["id"])
 
         def loss_sum(params):
-            model = nnx.merge(self.graphdef, params)
+            model = nnx.merge(self.graphdef, params, state.frozen)
             return flow_matching_loss(
                 model, batch["latent"], batch["text"], keys_B, self.flow
             ).sum()
@@ -88,6 +99,7 @@ class Trainer:
         state = TrainState(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),
+            frozen=state.frozen,
             opt_state=opt_state,
         )
         return state, self._zero_sums(state.params), scalars

@@ -7,18 +7,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxload.architecture import architecture_of
+from jaxload.balance.architecture import CrossArchitecture, analytic_cost
 from jaxload.balance.catalogue import (
     BalanceConfig,
     Catalogue,
     choose_batches,
     expected_idle,
 )
-from jaxload.balance.cost import ARCHITECTURES, Architecture, analytic_cost
 from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
+from jaxload.models import preset
 
 COST = analytic_cost(
-    Architecture(width=128, depth=4, mlp_width=512, num_text_tokens=12, text_dim=64)
+    CrossArchitecture(
+        width=128, depth=4, mlp_width=512, num_text_tokens=12, text_dim=64
+    )
 )
 CONFIG = BalanceConfig(max_tokens=640, max_compute_tokens=512)
 SHAPES = st.builds(
@@ -30,7 +34,7 @@ SHAPES = st.builds(
 COUNTS = st.dictionaries(SHAPES, st.integers(1, 1_000), min_size=1, max_size=12)
 RULES = st.sampled_from(["equal-token", "dual", "dual-cost"])
 
-WAN_LIKE = analytic_cost(ARCHITECTURES["wan2.1-t2v-14b"])
+WAN_LIKE = analytic_cost(architecture_of(preset("wan2.1-t2v-14b")))
 
 
 def choose(counts, *, config=CONFIG, num_replicas=1, max_batch=None) -> Catalogue:

@@ -6,8 +6,9 @@ import functools
 import numpy as np
 import pytest
 
+from jaxload.architecture import architecture_of
+from jaxload.balance.architecture import analytic_cost
 from jaxload.balance.catalogue import BalanceConfig, choose_batches, expected_idle
-from jaxload.balance.cost import ARCHITECTURES, analytic_cost
 from jaxload.balance.cover import cover_exactly
 from jaxload.balance.imbalance import expected_distinct
 from jaxload.balance.packing import partition
@@ -21,8 +22,9 @@ from jaxload.balance.simulation import (
     play,
 )
 from jaxload.errors import InputError
+from jaxload.models import preset
 
-WAN_14B = analytic_cost(ARCHITECTURES["wan2.1-t2v-14b"])
+WAN_14B = analytic_cost(architecture_of(preset("wan2.1-t2v-14b")))
 # Images in two sizes and clips up to 81 frames of 720x1280, made up.
 MIXED = {
     Shape(1, 60, 104): 40_000,
@@ -255,7 +257,7 @@ def test_whole_sequences_cannot_balance_three_long_clips(image_tokens):
     # Zellige's case, over four replicas. Assumed: 720p for 10 s at 16 fps is 161
     # frames, of which the latent has 41 of 45x80 tokens; images of three sizes, since
     # theirs are not known; the model of 1.3B.
-    cost = analytic_cost(ARCHITECTURES["wan2.1-t2v-1.3b"])
+    cost = analytic_cost(architecture_of(preset("wan2.1-t2v-1.3b")))
     tokens = [41 * 45 * 80] * 3 + [image_tokens] * 228
     work = [float(cost(1, t)) for t in tokens]
     mean, longest = sum(work) / 4, max(work)

@@ -4,35 +4,83 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxload.models.embeddings import rotary_angles, rotate, timestep_embedding
+from jaxload.models.embeddings import (
+    from_patches,
+    rope_widths,
+    rotary_table,
+    rotate,
+    timestep_embedding,
+    to_patches,
+)
 
 
 def test_timestep_embedding_against_the_formula():
-    sigma = np.array([0.0, 0.3, 1.0])
-    frequencies = 10_000.0 ** (-np.arange(4) / 4)
-    angles = 1_000 * sigma[:, None] * frequencies
+    timesteps = np.array([0.0, 12.25, 937.5, 1000.0])
+    frequencies = 10_000.0 ** (-np.arange(128) / 128)
+    angles = timesteps[:, None] * frequencies
     expected = np.concatenate([np.cos(angles), np.sin(angles)], axis=1)
-    got = timestep_embedding(jnp.asarray(sigma, jnp.float32), 8)
+    got = timestep_embedding(jnp.asarray(timesteps, jnp.float32))
     np.testing.assert_allclose(got, expected, atol=2e-4)
+    np.testing.assert_allclose(got[:2], expected[:2], atol=2e-6)
 
 
-def test_angles_of_each_axis_grow_along_it_alone():
-    angles = rotary_angles((2, 3, 4), 16).reshape(2, 3, 4, 8)
-    frames, rows, columns = angles[..., :4], angles[..., 4:6], angles[..., 6:]
-    np.testing.assert_array_equal(frames[:, 0, 0, 0], [0, 1])
-    np.testing.assert_array_equal(rows[0, :, 0, 0], [0, 1, 2])
-    np.testing.assert_array_equal(columns[0, 0, :, 0], [0, 1, 2, 3])
-    assert not np.ptp(frames, axis=(1, 2)).any()
+def test_a_head_of_wan_turns_as_released():
+    assert rope_widths(128) == (44, 42, 42)
+    assert rope_widths(16) == (8, 4, 4)
 
 
-def test_rotation_keeps_length_and_depends_on_distance_only():
+def test_angles_of_each_axis_against_the_formula():
+    grid, widths = (2, 3, 4), (8, 4, 6)
+    cos, sin = rotary_table(grid, widths, theta=256.0)
+    places = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"))
+    angles = np.concatenate(
+        [
+            place.reshape(-1, 1) * 256.0 ** (-np.arange(0, width, 2) / width)
+            for place, width in zip(places, widths, strict=True)
+        ],
+        axis=1,
+    )
+    np.testing.assert_allclose(cos, np.cos(angles), atol=1e-7)
+    np.testing.assert_allclose(sin, np.sin(angles), atol=1e-7)
+
+
+def test_rotation_is_that_of_complex_numbers():
+    x = jax.random.normal(jax.random.key(0), (2, 24, 3, 16))
+    cos, sin = rotary_table((2, 3, 4), (8, 4, 4), theta=10.0)
+    pairs = np.asarray(x).view(np.complex64)
+    turned = pairs * (np.asarray(cos) + 1j * np.asarray(sin))[None, :, None]
+    np.testing.assert_allclose(
+        rotate(x, (cos, sin)), turned.view(np.float32), atol=1e-6
+    )
+
+
+def test_rotation_depends_on_distance_only():
     q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 16))
-    angles = rotary_angles((1, 1, 12), 16)
+    cos, sin = rotary_table((1, 1, 12), rope_widths(16), theta=10_000.0)
 
     def score(i: int, j: int) -> float:
-        at_i, at_j = rotate(q, angles[i : i + 1]), rotate(k, angles[j : j + 1])
-        np.testing.assert_allclose(np.linalg.norm(at_i), np.linalg.norm(q), rtol=1e-5)
+        at_i, at_j = (
+            rotate(x, (cos[n : n + 1], sin[n : n + 1])) for x, n in ((q, i), (k, j))
+        )
         return float((at_i * at_j).sum())
 
     np.testing.assert_allclose(score(2, 5), score(8, 11), rtol=1e-4)
     assert abs(score(2, 5) - score(2, 9)) > 1e-3
+
+
+def test_rotation_of_bfloat16_is_rounded_once():
+    x = jax.random.normal(jax.random.key(0), (1, 12, 1, 16)).astype(jnp.bfloat16)
+    table = rotary_table((1, 1, 12), rope_widths(16), theta=10_000.0)
+    exact = rotate(x.astype(jnp.float32), table).astype(jnp.bfloat16)
+    np.testing.assert_array_equal(rotate(x, table), exact)
+
+
+def test_patches_round_trip():
+    latent = jax.random.normal(jax.random.key(0), (2, 3, 4, 6, 16))
+    patches = to_patches(latent)
+    assert patches.shape == (2, 3 * 2 * 3, 64)
+    np.testing.assert_array_equal(from_patches(patches, (3, 2, 3)), latent)
+    # A token holds one 2x2 square: the second is the next along the width.
+    np.testing.assert_array_equal(
+        patches[0, 1].reshape(2, 2, 16), latent[0, 0, :2, 2:4]
+    )

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 
 from jaxload.config import Config
-from jaxload.models import DiT
+from jaxload.models import make_model
 from jaxload.parallel.mesh import replica_mesh, replicated
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.programs import abstract_state, make_trainer
@@ -19,8 +19,8 @@ DATA = {"micro_step": 28}
 
 @pytest.fixture(scope="module")
 def state(debug_config: Config) -> TrainState:
-    params = nnx.state(DiT(debug_config.model, rngs=nnx.Rngs(3)))
-    state, _ = make_trainer(debug_config).init(params)
+    params = nnx.state(make_model(debug_config.model, rngs=nnx.Rngs(3)))
+    state, _ = make_trainer(debug_config).init(params, nnx.State({}))
     return jax.device_put(state, replicated(replica_mesh()))
 
 

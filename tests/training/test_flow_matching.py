@@ -30,8 +30,8 @@ def keys(ids, step: int = 3) -> jax.Array:
 def test_the_true_velocity_has_no_loss():
     latent = latents(4)
 
-    def oracle(noisy, sigma, text):
-        s = sigma[:, None, None, None, None]
+    def oracle(noisy, timestep, text):
+        s = (timestep / 1000)[:, None, None, None, None]
         return (noisy - latent) / s  # noisy = latent + s * (noise - latent)
 
     loss = flow_matching_loss(
@@ -43,7 +43,7 @@ def test_the_true_velocity_has_no_loss():
 def test_predicting_zero_costs_the_size_of_the_target():
     latent = latents(64)
 
-    def zero(noisy, sigma, text):
+    def zero(noisy, timestep, text):
         return jnp.zeros_like(noisy)
 
     loss = flow_matching_loss(
@@ -54,8 +54,8 @@ def test_predicting_zero_costs_the_size_of_the_target():
 
 
 def test_noise_follows_the_sample_not_its_place():
-    def identity(noisy, sigma, text):
-        return noisy + sigma[:, None, None, None, None]
+    def identity(noisy, timestep, text):
+        return noisy + timestep[:, None, None, None, None]
 
     latent = latents(4)
     text = jnp.ones((4, 3, 8))
@@ -79,7 +79,7 @@ def test_noise_differs_by_step_and_sample():
 def test_captions_are_dropped_at_the_rate_asked_for():
     seen = []
 
-    def record(noisy, sigma, text):
+    def record(noisy, timestep, text):
         seen.append(text)
         return noisy
 
@@ -102,8 +102,8 @@ def test_captions_are_dropped_at_the_rate_asked_for():
 def test_noise_levels_are_of_the_named_distribution(sampler):
     seen = []
 
-    def record(noisy, sigma, text):
-        seen.append(np.asarray(sigma))
+    def record(noisy, timestep, text):
+        seen.append(np.asarray(timestep) / 1000)
         return noisy
 
     config = FlowConfig(sigma_sampler=sampler, shift=1.0)

@@ -104,7 +104,7 @@ def run(
 
 
 def at(step: int) -> TrainState:
-    return TrainState(step=step, params=None, opt_state=None)
+    return TrainState(step=step, params=None, frozen=None, opt_state=None)
 
 
 def test_every_step_is_reported_once_and_in_order():

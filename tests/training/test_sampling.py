@@ -17,15 +17,15 @@ CONFIG = SampleConfig(caption="x", shape="2x4x4", num_steps=8, guidance=1.0)
 class PointMass(nnx.Module):
     """The exact velocity for data that is one latent, `mean` of the text everywhere."""
 
-    def __call__(self, latent, sigma, text):
+    def __call__(self, latent, timestep, text):
         target = text.mean(axis=(1, 2))[:, None, None, None, None]
-        return (latent - target) / sigma[:, None, None, None, None]
+        return (latent - target) / (timestep / 1000)[:, None, None, None, None]
 
 
 def draw(config: SampleConfig, text: jax.Array, seed: int = 0) -> jax.Array:
     graphdef, params = nnx.split(PointMass())
     sampler = make_sampler(graphdef, config, channels=16, shift=3.0)
-    return jax.jit(sampler)(params, text, jnp.int32(seed))
+    return jax.jit(sampler)((params,), text, jnp.int32(seed))
 
 
 def test_follows_the_flow_to_the_data():

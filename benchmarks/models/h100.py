@@ -1,0 +1,265 @@
+"""Train steps compiled for H100s that are not there: does each fit in the card?
+
+    python -m benchmarks.models.h100                              # prints the table
+    python -m benchmarks.models.h100 CASE REMAT [DEPTH] [FRAMES]  # one of it, as JSON
+
+The micro-step is the trainer's own, as jaxload.training.footprint counts it: with its
+arguments, among them the sums of gradients that it adds to, and with the optimizer's
+state beside it. On several cards, parameters, gradients and the optimizer's state are
+cut by jaxload.parallel.sharding. Needs the tools that benchmarks.h100 needs.
+"""
+
+import dataclasses
+import json
+import math
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, get_args
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh
+from jax.stages import Compiled
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import h100
+from jaxload import targets
+from jaxload.models import WanConfig, WanTransformer, preset
+from jaxload.models.remat import Remat
+from jaxload.ops import _ffi
+from jaxload.parallel.sharding import (
+    batch_sharding,
+    make_mesh,
+    param_shardings,
+    sharded,
+)
+from jaxload.training.flow_matching import FlowConfig
+from jaxload.training.footprint import program_bytes
+from jaxload.training.optimizer import (
+    OptimizerConfig,
+    learning_rate_schedule,
+    make_optimizer,
+)
+from jaxload.training.step import Trainer
+
+# 81 frames of 480 x 832: 32,760 tokens.
+LATENT = (21, 60, 104)
+REMATS: tuple[Remat, ...] = ("attention", "full")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A preset on so many cards of one host, with one sample on each."""
+
+    preset: str
+    num_devices: int
+
+
+CASES = {
+    "1.3b": Case("wan2.1-t2v-1.3b", 1),
+    "14b": Case("wan2.1-t2v-14b", 8),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What XLA made of a micro-step, in bytes of each device."""
+
+    case: str
+    remat: str
+    is_preset: bool
+    """Whether this is the policy that the preset names."""
+
+    arguments: int
+    temporaries: int
+    optimizer: int
+    total: int
+    capacity: int
+    compile_seconds: float
+    calls: dict[str, int]
+    """Custom calls of cuDNN and ours, each by the times that it stands in the text."""
+
+    attention: list[str]
+    """Types of the results of each cuDNN attention forward."""
+
+    gathers: list[str]
+    """Shapes that all-gathers make, such as `5120,13824`."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether a card holds it."""
+        return self.total <= self.capacity
+
+
+def find(
+    case: str, remat: Remat, depth: int | None = None, frames: int = LATENT[0]
+) -> Finding:
+    """Compiles a case with a policy, with fewer layers and frames if told."""
+    num_devices = CASES[case].num_devices
+    config = preset(CASES[case].preset)
+    assert isinstance(config, WanConfig)
+    is_preset = remat == config.remat
+    config = dataclasses.replace(config, remat=remat, depth=depth or config.depth)
+    mesh = make_mesh(targets.H100.devices(num_devices), fsdp=num_devices)
+    start = time.perf_counter()
+    compiled, state = compile_micro_step(config, mesh, (frames, *LATENT[1:]))
+    seconds = time.perf_counter() - start
+    optimizer = _bytes_per_device(state.opt_state)
+    memory = compiled.memory_analysis()
+    assert memory is not None
+    text = compiled.as_text() or ""
+    return Finding(
+        case=case,
+        remat=remat,
+        is_preset=is_preset,
+        arguments=memory.argument_size_in_bytes,
+        temporaries=memory.temp_size_in_bytes,
+        optimizer=optimizer,
+        total=program_bytes(compiled) + optimizer,
+        capacity=targets.H100.memory_bytes,
+        compile_seconds=seconds,
+        calls=dict(
+            Counter(
+                re.findall(r'custom_call_target="((?:__cudnn|jaxload)[\w$]+)', text)
+            )
+        ),
+        attention=re.findall(
+            r" = \((\w+\[[\d,]*\]).* custom-call\(.*\"__cudnn\$fmhaSoftmax\"", text
+        ),
+        gathers=_gathered(text),
+    )
+
+
+def compile_micro_step(
+    config: WanConfig, mesh: Mesh, latent: Sequence[int]
+) -> tuple[Compiled, Any]:
+    """Compiles the trainer's micro-step, one sample on each device.
+
+    Returns:
+        The program, and the abstract training state that it takes.
+    """
+    trainer, params = _make_trainer(config)
+    abstract = jax.eval_shape(trainer.init, params, nnx.State({}))
+    shardings = param_shardings(abstract, mesh)
+    state, sums = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        abstract,
+        shardings,
+    )
+    micro_step = jax.jit(
+        trainer.micro_step, donate_argnums=1, out_shardings=shardings[1]
+    )
+    with sharded(mesh):
+        lowered = micro_step.lower(state, sums, _batch(config, mesh, latent))
+    return lowered.compile(), state
+
+
+def _make_trainer(config: WanConfig) -> tuple[Trainer, nnx.State]:
+    model = nnx.eval_shape(lambda: WanTransformer(config, rngs=nnx.Rngs(0)))
+    graphdef, params = nnx.split(model)
+    optimizer = OptimizerConfig(learning_rate=1e-4)
+    trainer = Trainer(
+        graphdef=graphdef,
+        optimizer=make_optimizer(optimizer),
+        learning_rate=learning_rate_schedule(optimizer),
+        flow=FlowConfig(),
+        seed=0,
+    )
+    return trainer, params
+
+
+def _batch(
+    config: WanConfig, mesh: Mesh, latent: Sequence[int]
+) -> dict[str, jax.ShapeDtypeStruct]:
+    leaves = {
+        "latent": ((*latent, config.channels), jnp.bfloat16),
+        "text": ((config.num_text_tokens, config.text_dim), jnp.bfloat16),
+        "id": ((), jnp.int32),
+    }
+    return {
+        name: jax.ShapeDtypeStruct(
+            (mesh.size, *shape), dtype, sharding=batch_sharding(mesh)
+        )
+        for name, (shape, dtype) in leaves.items()
+    }
+
+
+def _bytes_per_device(tree: Any) -> int:
+    return sum(
+        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
+        for x in jax.tree.leaves(tree)
+    )
+
+
+def _gathered(text: str) -> list[str]:
+    """The shapes of all results of all-gathers; of asynchronous ones, operands too."""
+    types = re.findall(r" = (.*?) all-gather(?:-start)?\(", text)
+    return sorted(set(re.findall(r"\w+\[([\d,]*)\]", " ".join(types))))
+
+
+def measure(case: str, remat: Remat, *options: int) -> Finding:
+    """As `find`, in a process that can compile for GPUs."""
+    arguments = [case, remat, *map(str, options)]
+    report = h100.run_python("-m", "benchmarks.models.h100", *arguments)
+    return Finding(**json.loads(report))
+
+
+def missing_tools() -> str | None:
+    """What has to be made before anything can be compiled here, if it is not there."""
+    if "cuda" not in _ffi.platforms():
+        return "jaxload._ffi was built without CUDA; run `make cuda`"
+    if not h100.PLUGIN.is_dir():
+        return "JAX's CUDA plugin is not there; run `make .venv/.h100`"
+    return None
+
+
+def print_table(findings: Sequence[Finding], console: Console) -> None:
+    """Prints bytes, and what fits."""
+    table = Table(
+        title="A micro-step of 32,760 tokens on each H100, compiled: GB of a device",
+        caption="* the policy that the preset names. Arguments: parameters, sums of "
+        "gradients, batch. Optimizer: AdamW's state, beside the program.",
+    )
+    for name in ("preset", "cards", "remat", "arguments", "temporaries", "optimizer"):
+        left = name in ("preset", "remat")
+        table.add_column(name, justify="left" if left else "right")
+    for name in ("total", "of the card", "compiled in"):
+        table.add_column(name, justify="right")
+    table.add_column("fits")
+    for finding in findings:
+        case = CASES[finding.case]
+        table.add_row(
+            case.preset,
+            str(case.num_devices),
+            finding.remat + ("*" if finding.is_preset else ""),
+            f"{finding.arguments / 1e9:.1f}",
+            f"{finding.temporaries / 1e9:.1f}",
+            f"{finding.optimizer / 1e9:.1f}",
+            f"{finding.total / 1e9:.1f}",
+            f"{finding.total / finding.capacity:.0%}",
+            f"{finding.compile_seconds:.0f} s",
+            "yes" if finding.fits else "[bold red]NO[/]",
+        )
+    console.print(table)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `python -m benchmarks.models.h100`; returns the exit code."""
+    if argv:
+        case, remat, *options = argv
+        assert remat in get_args(Remat)
+        finding = find(case, remat, *map(int, options))
+        print(json.dumps(dataclasses.asdict(finding)))
+        return 0
+    findings = [measure(case, remat) for case in CASES for remat in REMATS]
+    print_table(findings, Console())
+    return 0 if all(f.fits for f in findings if f.is_preset) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

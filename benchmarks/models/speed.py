@@ -1,0 +1,269 @@
+"""Seconds of a Wan transformer, forward and backward, against diffusers in PyTorch.
+
+    python -m benchmarks.models.speed
+
+Both run the same weights on the same inputs, in float32 on two threads, and must agree
+before anything is timed. They take turns within each round, each in a process that is
+idle while the other one runs.
+"""
+
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from rich.console import Console
+from rich.table import Table
+from safetensors.numpy import load_file, save_file
+
+from benchmarks.data_loading.torch_process import find_python
+from jaxload.models import WanConfig, WanTransformer, weights
+
+KINDS = ("forward", "backward")
+MAX_RATIO = 1.0
+NUM_ROUNDS = 9
+_TOLERANCE = 1e-4  # Of the largest value of an array.
+_SCRIPT = Path(__file__).with_name("diffusers_process.py")
+
+CONFIG = WanConfig(
+    width=384,
+    depth=6,
+    num_heads=3,
+    mlp_width=1536,
+    text_dim=256,
+    num_text_tokens=128,
+    compute_dtype="float32",
+)
+_LATENT = (5, 32, 32)  # 1,280 tokens.
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """Median seconds of one kind of pass."""
+
+    kind: str
+    ours: float
+    diffusers: float
+
+    @property
+    def ratio(self) -> float:
+        """Ours to diffusers'."""
+        return self.ours / self.diffusers
+
+
+class DiffusersProcess:
+    """A process with diffusers' model, which runs when it is told to."""
+
+    def __init__(self, python: Path):
+        self._process = subprocess.Popen(
+            [python, _SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        """Gives an order, and waits for the answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.communicate()
+
+
+class Ours:
+    """Our model, compiled."""
+
+    def __init__(self, model: WanTransformer, inputs: dict[str, jax.Array]):
+        self.graphdef, self._params = nnx.split(model)
+        self._inputs = inputs
+
+        def call(params, inputs):
+            model = nnx.merge(self.graphdef, params)
+            return model(inputs["latent"], inputs["timestep"], inputs["text"])
+
+        def loss(params, inputs):
+            velocity = call(params, inputs)
+            return (velocity * inputs["cotangent"]).sum(), velocity
+
+        self._forward = jax.jit(call)
+        self._backward = jax.jit(jax.grad(loss, has_aux=True))
+
+    def forward(self) -> jax.Array:
+        """The velocity."""
+        return jax.block_until_ready(self._forward(self._params, self._inputs))
+
+    def backward(self) -> tuple[nnx.State, jax.Array]:
+        """Gradients, and the velocity."""
+        return jax.block_until_ready(self._backward(self._params, self._inputs))
+
+    def seconds(self, kind: str) -> float:
+        """How long one call takes."""
+        start = time.perf_counter()
+        {"forward": self.forward, "backward": self.backward}[kind]()
+        return time.perf_counter() - start
+
+
+def make_model() -> WanTransformer:
+    """The model with every parameter drawn, since some start at zero."""
+    graphdef, params = nnx.split(WanTransformer(CONFIG, rngs=nnx.Rngs(0)))
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    leaves = [
+        leaf + 0.02 * jax.random.normal(key, leaf.shape)
+        for leaf, key in zip(leaves, keys, strict=True)
+    ]
+    return nnx.merge(graphdef, jax.tree.unflatten(structure, leaves))
+
+
+def make_inputs() -> dict[str, jax.Array]:
+    """Channels last, as our model takes them."""
+    keys = jax.random.split(jax.random.key(1), 3)
+    shape = (1, *_LATENT, CONFIG.channels)
+    text = (1, CONFIG.num_text_tokens, CONFIG.text_dim)
+    return {
+        "latent": jax.random.normal(keys[0], shape),
+        "timestep": jnp.array([500.0]),
+        "text": jax.random.normal(keys[1], text),
+        "cotangent": jax.random.normal(keys[2], shape),
+    }
+
+
+def measure(
+    python: Path,
+    num_rounds: int = NUM_ROUNDS,
+    advance: Callable[[], None] = lambda: None,
+) -> list[Row]:
+    """Compares what the two compute, then times them."""
+    model, inputs = make_model(), make_inputs()
+    ours, theirs = Ours(model, inputs), DiffusersProcess(python)
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            _open(theirs, model, inputs, Path(directory))
+            _check(ours, theirs, Path(directory))
+        seconds: dict[str, dict[str, list[float]]] = {
+            kind: {"ours": [], "diffusers": []} for kind in KINDS
+        }
+        for i in range(num_rounds + 1):
+            for kind in KINDS:
+                turns = {
+                    "ours": lambda kind=kind: ours.seconds(kind),
+                    "diffusers": lambda kind=kind: theirs.ask(run=kind)["seconds"],
+                }
+                for name in list(turns)[:: 1 if i % 2 else -1]:
+                    taken = turns[name]()
+                    if i:  # The first round warms up.
+                        seconds[kind][name].append(taken)
+            advance()
+    finally:
+        theirs.close()
+    return [
+        Row(kind, *(statistics.median(taken) for taken in seconds[kind].values()))
+        for kind in KINDS
+    ]
+
+
+def _open(
+    theirs: DiffusersProcess,
+    model: WanTransformer,
+    inputs: dict[str, jax.Array],
+    directory: Path,
+) -> None:
+    weights.save(model, directory / "weights.safetensors")
+    arrays = {name: np.asarray(array) for name, array in inputs.items()}
+    for name in ("latent", "cotangent"):
+        arrays[name] = np.ascontiguousarray(np.moveaxis(arrays[name], -1, 1))
+    save_file(arrays, directory / "inputs.safetensors")
+    config = {
+        "num_attention_heads": CONFIG.num_heads,
+        "attention_head_dim": CONFIG.head_width,
+        "in_channels": CONFIG.in_channels,
+        "out_channels": CONFIG.channels,
+        "text_dim": CONFIG.text_dim,
+        "ffn_dim": CONFIG.mlp_width,
+        "num_layers": CONFIG.depth,
+    }
+    theirs.ask(
+        open={
+            "config": config,
+            "weights": str(directory / "weights.safetensors"),
+            "inputs": str(directory / "inputs.safetensors"),
+        }
+    )
+
+
+def _check(ours: Ours, theirs: DiffusersProcess, directory: Path) -> None:
+    """Refuses models that do not give the same velocity and the same gradients."""
+    grads, velocity = ours.backward()
+    # Saved as a model, gradients get the names of their parameters.
+    weights.save(nnx.merge(ours.graphdef, grads), directory / "ours.safetensors")
+    found = load_file(directory / "ours.safetensors")
+    found["velocity"] = np.moveaxis(np.asarray(velocity), -1, 1)
+    theirs.ask(save=str(directory / "theirs.safetensors"))
+    expected = load_file(directory / "theirs.safetensors")
+    assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
+    size = max(np.abs(array).max() for array in expected.values())
+    for name, array in expected.items():
+        # Some gradients are zero but for rounding, as those of biases of keys.
+        limit = _TOLERANCE * (np.abs(array).max() + 1e-3 * size)
+        error = np.abs(found[name] - array).max()
+        assert error <= limit, f"{name}: differs by {error}, expected {limit} at most"
+    np.testing.assert_allclose(ours.forward(), velocity, rtol=1e-4, atol=1e-4)
+
+
+def print_table(rows: list[Row], console: Console) -> None:
+    """Prints seconds, ratios and goals."""
+    table = Table(
+        title="A small Wan transformer on CPU, 1,280 tokens in float32: milliseconds. "
+        "Goal: ours no slower",
+        caption="Medians. Equal weights and inputs; velocity and gradients agree.",
+    )
+    for column in ("", "ours", "diffusers", "ours/diffusers", "goal"):
+        table.add_column(column, justify="right" if column else "left")
+    names = {"forward": "forward", "backward": "forward and backward"}
+    for row in rows:
+        table.add_row(
+            names[row.kind],
+            f"{1e3 * row.ours:.0f}",
+            f"{1e3 * row.diffusers:.0f}",
+            f"{row.ratio:.2f}",
+            "held" if row.ratio <= MAX_RATIO else "[bold red]NOT HELD[/]",
+        )
+    console.print(table)
+
+
+def missing_tools() -> str | None:
+    """What has to be made before diffusers can run here, if it is not there."""
+    python = find_python()
+    if python is None:
+        return "diffusers is not there; run `make torch`"
+    command = [python, "-c", "import diffusers"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    return "diffusers is not there; run `make torch`" if done.returncode else None
+
+
+def main() -> int:
+    """Runs `python -m benchmarks.models.speed`; returns the exit code."""
+    python = find_python()
+    what = missing_tools()
+    if what or python is None:
+        print(what)
+        return 1
+    rows = measure(python)
+    print_table(rows, Console())
+    return 0 if all(row.ratio <= MAX_RATIO for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

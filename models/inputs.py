@@ -1,0 +1,70 @@
+"""What models ask of their inputs, told in one line where it is not so."""
+
+from collections.abc import Sequence
+
+import jax
+
+from jaxload.errors import InputError
+from jaxload.models.embeddings import PATCH
+from jaxload.models.transformer_config import TransformerConfig
+
+
+def check_inputs(
+    model: str,
+    config: TransformerConfig,
+    latent: jax.Array,
+    timestep: jax.Array,
+    text: jax.Array,
+) -> None:
+    """Refuses what does not fit the config.
+
+    Raises:
+        InputError: With the value, what was expected and the nearest that would do.
+    """
+    if latent.ndim != 5:
+        raise InputError(
+            f"{model}: expected latents of shape [batch, frames, height, width, "
+            f"channels], got {latent.shape}"
+        )
+    batch, *sizes, channels = latent.shape
+    for name, size, patch in zip(
+        ("frames", "height", "width"), sizes, PATCH, strict=True
+    ):
+        check_divides(f"{model}: latent {name}", size, patch)
+    if channels != config.in_channels:
+        raise InputError(
+            f"{model}: expected latents of {config.in_channels} channels, got "
+            f"{channels}; give as many, or change the config"
+        )
+    check_shape(model, "timestep", timestep, (batch,))
+    if text.ndim != 3 or text.shape[0] != batch or text.shape[2] != config.text_dim:
+        raise InputError(
+            f"{model}: expected text of shape [{batch}, tokens, {config.text_dim}], "
+            f"got {text.shape}"
+        )
+    if not 1 <= text.shape[1] <= config.num_text_tokens:
+        raise InputError(
+            f"{model}: expected 1 to {config.num_text_tokens} text tokens, got "
+            f"{text.shape[1]}; cut the text, or raise num_text_tokens"
+        )
+
+
+def check_divides(name: str, size: int, divisor: int) -> None:
+    """Refuses a size that is no multiple of a divisor."""
+    if size < 1 or size % divisor:
+        below, above = size // divisor * divisor, -(-size // divisor) * divisor
+        nearest = [str(n) for n in dict.fromkeys((below, above)) if n] or [str(divisor)]
+        raise InputError(
+            f"{name} is {size}: expected a multiple of {divisor}; the nearest is "
+            f"{' or '.join(nearest)}"
+        )
+
+
+def check_shape(
+    model: str, name: str, array: jax.Array, expected: Sequence[int]
+) -> None:
+    """Refuses an array of another shape."""
+    if array.shape != tuple(expected):
+        raise InputError(
+            f"{model}: expected {name} of shape {tuple(expected)}, got {array.shape}"
+        )

@@ -1,0 +1,197 @@
+"""Parts that all transformers are made of."""
+
+# Shape suffixes: B batch, S tokens, D width, N heads, K head width.
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxload.models.axes import constrain, param
+from jaxload.models.remat import Remat, checkpoint
+from jaxload.models.transformer_config import LoraTarget, TransformerConfig
+from jaxload.ops import layer_norm_modulate
+
+Carry = TypeVar("Carry")
+Initializer = Callable[..., Any]
+XAVIER = nnx.initializers.xavier_uniform()
+ZEROS = nnx.initializers.zeros
+
+EPS = 1e-6
+"""What norms add to a variance, unless said otherwise."""
+
+
+class Linear(nnx.Module):
+    """A linear layer with named axes and, where the config asks for it, a LoRA."""
+
+    def __init__(
+        self,
+        in_width: int,
+        out_width: int,
+        *,
+        axes: tuple[str, str],
+        config: TransformerConfig,
+        target: LoraTarget | None = None,
+        float32: bool = False,
+        float32_out: bool = False,
+        kernel_init: Initializer = XAVIER,
+        rngs: nnx.Rngs,
+    ):
+        param_dtype = jnp.dtype(config.param_dtype)
+        self.dtype = jnp.dtype(jnp.float32 if float32 else config.compute_dtype)
+        self.out_dtype = jnp.dtype(jnp.float32) if float32_out else self.dtype
+        # Else a GPU would multiply float32 with ten bits.
+        self.precision = jax.lax.Precision.HIGHEST if float32 else None
+        shape = (in_width, out_width)
+        self.kernel = param(kernel_init(rngs.params(), shape, param_dtype), *axes)
+        bias_axis = "width" if axes[1] == "embed" else axes[1]
+        self.bias = param(jnp.zeros(out_width, param_dtype), bias_axis)
+        self.has_lora = bool(config.lora_rank) and target in config.lora_targets
+        if self.has_lora:
+            self._add_lora(shape, axes, config, rngs)
+
+    def _add_lora(
+        self,
+        shape: tuple[int, int],
+        axes: tuple[str, str],
+        config: TransformerConfig,
+        rngs: nnx.Rngs,
+    ) -> None:
+        rank, (in_width, out_width) = config.lora_rank, shape
+        self.lora_scale = config.lora_alpha / rank
+        he_uniform = nnx.initializers.he_uniform()
+        down = he_uniform(rngs.params(), (in_width, rank), jnp.float32)
+        self.lora_a = param(down, axes[0], "rank", kind=nnx.LoRAParam)
+        # Zero: an untrained adapter changes nothing.
+        up = jnp.zeros((rank, out_width), jnp.float32)
+        self.lora_b = param(up, "rank", axes[1], kind=nnx.LoRAParam)
+
+    def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
+        x = x.astype(self.dtype)
+        y = self._matmul(x, self.kernel[...])
+        bias = self.bias[...].astype(y.dtype)
+        y += bias.reshape((1,) * (y.ndim - 1) + bias.shape)
+        if self.has_lora:
+            h = self._matmul(x, self.lora_a[...]).astype(self.dtype)
+            y += self.lora_scale * self._matmul(h, self.lora_b[...])
+        return y
+
+    def _matmul(self, x: Array, kernel: Array) -> Array:
+        return jnp.matmul(
+            x,
+            kernel.astype(self.dtype),
+            precision=self.precision,
+            preferred_element_type=self.out_dtype,
+        )
+
+    def merged_kernel(self) -> Array:
+        """The kernel with the adapter in it; both may be stacked."""
+        if not self.has_lora:
+            return self.kernel[...]
+        kernel = self.kernel[...].astype(jnp.float32)
+        kernel += self.lora_scale * (self.lora_a[...] @ self.lora_b[...])
+        return kernel.astype(self.kernel[...].dtype)
+
+
+class RMSNorm(nnx.Module):
+    """`x / rms(x) * scale` over the last axis, in float32 whatever x is."""
+
+    def __init__(self, width: int, *, axis: str, config: TransformerConfig):
+        dtype = jnp.dtype(config.param_dtype)
+        self.scale = param(jnp.ones(width, dtype), axis)
+
+    def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        x32 = x.astype(jnp.float32)
+        mean_square = jnp.square(x32).mean(axis=-1, keepdims=True)
+        scale = self.scale[...].astype(jnp.float32)
+        scale = scale.reshape((1,) * (x.ndim - 1) + scale.shape)
+        return (x32 * jax.lax.rsqrt(mean_square + EPS) * scale).astype(x.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """Layer norm with a scale and a shift of its own."""
+
+    def __init__(
+        self, width: int, *, axis: str, config: TransformerConfig, eps: float = EPS
+    ):
+        dtype = jnp.dtype(config.param_dtype)
+        self.scale = param(jnp.ones(width, dtype), axis)
+        self.bias = param(jnp.zeros(width, dtype), axis)
+        self.eps = eps
+
+    def __call__(self, x_BSD: Float[Array, "b s d"]) -> Float[Array, "b s d"]:
+        scale_BD, shift_BD = self.modulation(x_BSD.shape[0])
+        return layer_norm_modulate(x_BSD, scale_BD, shift_BD, eps=self.eps)
+
+    def modulation(self, batch: int) -> tuple[Array, Array]:
+        """The scale and the shift as layer_norm_modulate takes them."""
+        scale_D, shift_D = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
+        shape = (batch, *scale_D.shape)
+        return (
+            jnp.broadcast_to(scale_D[None] - 1.0, shape),
+            jnp.broadcast_to(shift_D[None], shape),
+        )
+
+
+def add_gated(
+    x_BSD: Float[Array, "b s d"],
+    gate_BD: Float[Array, "b d"],
+    h_BSD: Float[Array, "b s d"],
+) -> Float[Array, "b s d"]:
+    """Returns `x + gate * h`, added in float32, in the dtype of x."""
+    h_BSD = gate_BD[:, None].astype(jnp.float32) * h_BSD.astype(jnp.float32)
+    return (x_BSD.astype(jnp.float32) + h_BSD).astype(x_BSD.dtype)
+
+
+def linears(config: TransformerConfig, rngs: nnx.Rngs) -> Callable[..., Linear]:
+    """Returns what makes the linear layers of a module: (in, out, axes, **options)."""
+
+    def linear(in_width: int, out_width: int, axes: tuple[str, str], **options):
+        return Linear(
+            in_width, out_width, axes=axes, config=config, rngs=rngs, **options
+        )
+
+    return linear
+
+
+def split_heads(x_BSD: Array, num_heads: int) -> Array:
+    """Returns `[B, S, N, K]`, laid out by the rules in force."""
+    x_BSNK = x_BSD.reshape(*x_BSD.shape[:2], num_heads, -1)
+    return constrain(x_BSNK, "batch", "tokens", "heads", None)
+
+
+def merge_heads(x_BSNK: Array) -> Array:
+    """Returns `[B, S, N * K]`."""
+    return x_BSNK.reshape(*x_BSNK.shape[:2], -1)
+
+
+def stack(
+    depth: int, create: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs
+) -> nnx.Module:
+    """All blocks as one, each parameter with a leading axis of length `depth`."""
+    vmap = nnx.vmap(create, transform_metadata={nnx.PARTITION_NAME: "layers"})
+    return nnx.split_rngs(splits=depth)(vmap)(rngs)
+
+
+def run_stacked(
+    blocks: nnx.Module,
+    run: Callable[[Any, Carry], Carry],
+    x: Carry,
+    *,
+    remat: Remat,
+) -> Carry:
+    """Runs stacked blocks one after the other.
+
+    One block is traced and compiled, however many there are.
+    """
+    graphdef, params = nnx.split(blocks)
+
+    def body(x: Carry, params: nnx.State) -> Carry:
+        return run(nnx.merge(graphdef, params), x)
+
+    body = checkpoint(body, remat)
+    x, _ = jax.lax.scan(lambda x, params: (body(x, params), None), x, params)
+    return x

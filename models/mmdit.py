@@ -1,0 +1,204 @@
+"""A video MMDiT: text and video attend to each other as one sequence.
+
+First in blocks where each has weights of its own, then in blocks that share them; as in
+SD3, FLUX and HunyuanVideo, and equal to the last.
+"""
+
+# Shape suffixes: B batch, F H W latent frames, height and width, C channels, S video
+# tokens, T text tokens, U both: S + T, D model width, E text width, P pooled text
+# width, W time width.
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxload.errors import InputError
+from jaxload.models.embeddings import (
+    PATCH,
+    TIME_WIDTH,
+    from_patches,
+    rotary_table,
+    timestep_embedding,
+    to_patches,
+    token_grid,
+)
+from jaxload.models.inputs import check_inputs, check_shape
+from jaxload.models.layers import ZEROS, linears, run_stacked, stack
+from jaxload.models.mmdit_blocks import DoubleBlock, SingleBlock, TextRefiner
+from jaxload.models.mmdit_config import MMDiTConfig
+from jaxload.ops import layer_norm_modulate
+
+
+class MMDiT(nnx.Module):
+    """Predicts the velocity of the flow from a latent to noise, given a caption."""
+
+    def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
+        width, pooled = config.width, config.pooled_dim
+        patch = PATCH[0] * PATCH[1] * PATCH[2]
+        linear = linears(config, rngs)
+        self.config = config
+        self.patch_in = linear(patch * config.in_channels, width, ("patch", "embed"))
+        self.refiner = TextRefiner(config, rngs=rngs)
+        # The conditioning path stays in float32: it is small, and its error would
+        # reach every token of every block.
+        self.time_in = linear(TIME_WIDTH, width, ("time", "embed"), float32=True)
+        self.time_out = linear(width, width, ("embed", "width"), float32=True)
+        self.pooled_in = linear(pooled, width, ("pooled", "embed"), float32=True)
+        self.pooled_out = linear(width, width, ("embed", "width"), float32=True)
+        if config.guidance:
+            self.guidance_in = linear(
+                TIME_WIDTH, width, ("time", "embed"), float32=True
+            )
+            self.guidance_out = linear(width, width, ("embed", "width"), float32=True)
+        self.double_blocks = stack(
+            config.num_double_blocks,
+            lambda rngs: DoubleBlock(config, rngs=rngs),
+            rngs,
+        )
+        self.single_blocks = stack(
+            config.num_single_blocks,
+            lambda rngs: SingleBlock(config, rngs=rngs),
+            rngs,
+        )
+        self.head_modulation = linear(
+            width,
+            2 * width,
+            ("embed", "modulation"),
+            float32=True,
+            kernel_init=ZEROS,
+        )
+        self.patch_out = linear(
+            width,
+            patch * config.channels,
+            ("embed", "patch"),
+            float32_out=True,
+            kernel_init=ZEROS,
+        )
+
+    def __call__(
+        self,
+        latent_BFHWC: Float[Array, "b f h w c"],
+        timestep_B: Float[Array, " b"],
+        text_BTE: Float[Array, "b t e"],
+        *,
+        text_lengths_B: Int[Array, " b"] | None = None,
+        pooled_BP: Float[Array, "b p"] | None = None,
+        guidance_B: Float[Array, " b"] | None = None,
+    ) -> Float[Array, "b f h w c"]:
+        """Returns the velocity, in float32.
+
+        Args:
+            latent_BFHWC: Noisy latents.
+            timestep_B: From 0, a clean latent, to 1000, noise.
+            text_BTE: Text embeddings.
+            text_lengths_B: How many of each sample's text tokens are text; the others
+                are neither attended to nor pooled. All of them, if not given.
+            pooled_BP: The text in one vector; the mean of its tokens, if not given.
+            guidance_B: How strongly to follow the text, times 1000, if the config says
+                that the model is told.
+
+        Raises:
+            InputError: A shape does not fit the config.
+        """
+        config = self.config
+        check_inputs("MMDiT", config, latent_BFHWC, timestep_B, text_BTE)
+        self._check_conditions(len(timestep_B), text_lengths_B, pooled_BP, guidance_B)
+        dtype = jnp.dtype(config.compute_dtype)
+        grid = token_grid(latent_BFHWC.shape)
+        num_tokens, num_text_tokens = math.prod(grid), text_BTE.shape[1]
+
+        text_keys_B, all_keys_B = None, None
+        if text_lengths_B is not None:
+            # A sample without text still has one token to attend to among its text.
+            text_keys_B = jnp.maximum(text_lengths_B, 1)
+            all_keys_B = text_lengths_B + num_tokens
+            text_BTE = _without_padding(text_BTE, text_lengths_B)
+        mean_BE = _mean(text_BTE, text_keys_B)
+        condition_BD = self._condition(
+            timestep_B, mean_BE if pooled_BP is None else pooled_BP, guidance_B
+        )
+        text_BTD = self.refiner(
+            text_BTE.astype(dtype), mean_BE, timestep_embedding(timestep_B), text_keys_B
+        )
+        video_BSD = self.patch_in(to_patches(latent_BFHWC.astype(dtype)))
+        rotary = rotary_table(grid, config.rope_widths, theta=config.rope_theta)
+
+        video_BSD, text_BTD = run_stacked(
+            self.double_blocks,
+            lambda block, streams: block(*streams, condition_BD, rotary, all_keys_B),
+            (video_BSD, text_BTD),
+            remat=config.remat,
+        )
+        # Text stands still: its angles are zero.
+        rotary_U = tuple(
+            jnp.pad(table, ((0, num_text_tokens), (0, 0)), constant_values=still)
+            for table, still in zip(rotary, (1.0, 0.0), strict=True)
+        )
+        x_BUD = run_stacked(
+            self.single_blocks,
+            lambda block, x_BUD: block(x_BUD, condition_BD, rotary_U, all_keys_B),
+            jnp.concatenate([video_BSD, text_BTD], axis=1),
+            remat=config.remat,
+        )
+
+        scale, shift = jnp.split(
+            self.head_modulation(nnx.silu(condition_BD)), 2, axis=-1
+        )
+        x_BSD = layer_norm_modulate(x_BUD[:, :num_tokens], scale, shift)
+        return from_patches(self.patch_out(x_BSD), grid)
+
+    def _condition(
+        self, timestep_B: Array, pooled_BP: Array, guidance_B: jax.Array | None
+    ) -> Array:
+        """What modulates the blocks: time, pooled text and guidance in one vector."""
+        time_BW = timestep_embedding(timestep_B)
+        condition_BD = self.time_out(nnx.silu(self.time_in(time_BW)))
+        if guidance_B is not None:
+            guidance_BW = timestep_embedding(guidance_B)
+            condition_BD += self.guidance_out(nnx.silu(self.guidance_in(guidance_BW)))
+        return condition_BD + self.pooled_out(nnx.silu(self.pooled_in(pooled_BP)))
+
+    def _check_conditions(
+        self,
+        batch: int,
+        text_lengths_B: jax.Array | None,
+        pooled_BP: jax.Array | None,
+        guidance_B: jax.Array | None,
+    ) -> None:
+        config = self.config
+        for name, array, expected in (
+            ("text_lengths", text_lengths_B, (batch,)),
+            ("pooled", pooled_BP, (batch, config.pooled_dim)),
+            ("guidance", guidance_B, (batch,)),
+        ):
+            if array is not None:
+                check_shape("MMDiT", name, array, expected)
+        if pooled_BP is None and config.pooled_dim != config.text_dim:
+            raise InputError(
+                f"MMDiT: expected pooled text of width {config.pooled_dim}, got none; "
+                f"the mean of the text, of width {config.text_dim}, would not fit"
+            )
+        if (guidance_B is not None) != config.guidance:
+            raise InputError(
+                f"MMDiT: expected {'' if config.guidance else 'no '}guidance, as "
+                f"guidance={config.guidance}, got "
+                f"{'none' if guidance_B is None else 'some'}"
+            )
+
+
+def _without_padding(text_BTE: Array, lengths_B: Array) -> Array:
+    """Text with zeros behind it, whatever was there: even zero times a NaN is NaN."""
+    places_1T = jnp.arange(text_BTE.shape[1])[None]
+    is_text_BT = places_1T < lengths_B[:, None]
+    return jnp.where(is_text_BT[..., None], text_BTE, jnp.zeros_like(text_BTE))
+
+
+def _mean(text_BTE: Array, counts_B: Array | None) -> Array:
+    """The mean of each sample's text tokens, in float32; what is no text is zero."""
+    text_BTE = text_BTE.astype(jnp.float32)
+    if counts_B is None:
+        return text_BTE.mean(axis=1)
+    return text_BTE.sum(axis=1) / counts_B[:, None].astype(jnp.float32)

@@ -1,0 +1,29 @@
+"""What a block keeps for its backward pass, and what it computes again."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+
+Remat = Literal["none", "attention", "full"]
+"""Policies by name, from most memory to least:
+
+`none` keeps everything. `attention` keeps a block's input and what its attentions gave,
+so that the part that is quadratic in tokens runs once. `full` keeps the input alone.
+"""
+
+KEPT_BY_ATTENTION = "attention"
+"""What jaxload.ops.attention calls its results."""
+
+
+def checkpoint(block: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+    """Returns the function with its intermediate results kept as the policy says."""
+    if remat == "none":
+        return block
+    policies = jax.checkpoint_policies
+    policy = {
+        "attention": policies.save_only_these_names(KEPT_BY_ATTENTION),
+        "full": policies.nothing_saveable,
+    }[remat]
+    # Blocks run in a scan, which keeps XLA from merging the two computations anyway.
+    return jax.checkpoint(block, policy=policy, prevent_cse=False)

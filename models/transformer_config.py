@@ -1,0 +1,108 @@
+"""What the configurations of all transformers have in common."""
+
+import dataclasses
+from typing import Literal, get_args
+
+from jaxload.errors import InputError
+from jaxload.models.remat import Remat
+
+LoraTarget = Literal["q", "k", "v", "out", "mlp_in", "mlp_out"]
+"""Projections of a block that a LoRA may be put on."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """Sizes, types and adapters; each kind of transformer adds its own."""
+
+    width: int
+    """Model width; a multiple of num_heads."""
+
+    num_heads: int
+    """Attention heads; each is width / num_heads wide, an even number."""
+
+    mlp_width: int
+    """Hidden width of each block's MLP."""
+
+    text_dim: int
+    """Width of the text embeddings; the data set must have the same."""
+
+    num_text_tokens: int
+    """Text tokens that each sample is padded to."""
+
+    channels: int = 16
+    """Latent channels; the codec of the data set must have the same."""
+
+    compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
+    """Type of activations and matmuls."""
+
+    param_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type that parameters are kept in; bfloat16 is for running, not for training."""
+
+    remat: Remat = "none"
+    """What a block keeps for its backward pass: all, its attention, or its input."""
+
+    lora_rank: int = 0
+    """Rank of the adapters that are trained in place of the model; 0 for none."""
+
+    lora_alpha: float = 16.0
+    """Strength of the adapters: they count alpha / rank times."""
+
+    lora_targets: tuple[str, ...] = ("q", "k", "v", "out")
+    """Projections of every block that get an adapter."""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            least = 1 if field.default is dataclasses.MISSING else 0
+            if type(value) is int and value < least:
+                raise InputError(
+                    f"model.{field.name}={value}: expected {least} or more"
+                )
+        if self.channels < 1:
+            raise InputError(f"model.channels={self.channels}: expected 1 or more")
+        self._check_heads()
+        self._check_lora()
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return self.width // self.num_heads
+
+    @property
+    def in_channels(self) -> int:
+        """Channels of what goes into the model."""
+        return self.channels
+
+    def _check_heads(self) -> None:
+        def divides(num_heads: int) -> bool:
+            # Six: a pair of channels to rotate along each of frames, height and width.
+            return self.width % (2 * num_heads) == 0 and self.width // num_heads >= 6
+
+        if divides(self.num_heads):
+            return
+        near = sorted(
+            filter(divides, range(1, self.width + 1)),
+            key=lambda n: abs(n - self.num_heads),
+        )
+        raise InputError(
+            f"model.num_heads={self.num_heads} with width={self.width}: expected heads "
+            "of an even width of 6 or more; "
+            + (
+                f"the nearest number of heads is {near[0]}"
+                if near
+                else "choose a larger, even width"
+            )
+        )
+
+    def _check_lora(self) -> None:
+        if self.lora_alpha <= 0:
+            raise InputError(
+                f"model.lora_alpha={self.lora_alpha}: expected more than 0"
+            )
+        known = get_args(LoraTarget)
+        unknown = sorted(set(self.lora_targets) - set(known))
+        if unknown or not self.lora_targets:
+            raise InputError(
+                f"model.lora_targets={','.join(self.lora_targets)}: expected some of "
+                f"{', '.join(known)}"
+            )

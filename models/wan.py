@@ -1,0 +1,140 @@
+"""Wan 2.1: full space-time attention, text by cross-attention."""
+
+# Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
+# D model width, T text tokens, E text width, L image tokens, J image width,
+# M modulations.
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from jaxload.errors import InputError
+from jaxload.models.embeddings import (
+    PATCH,
+    TIME_WIDTH,
+    from_patches,
+    rope_widths,
+    rotary_table,
+    timestep_embedding,
+    to_patches,
+    token_grid,
+)
+from jaxload.models.inputs import check_inputs, check_shape
+from jaxload.models.layers import ZEROS, linears, run_stacked, stack
+from jaxload.models.wan_blocks import (
+    NUM_MODULATIONS,
+    ImageEmbedding,
+    WanBlock,
+    modulation_table,
+)
+from jaxload.models.wan_config import WanConfig
+from jaxload.ops import layer_norm_modulate
+
+_ROPE_THETA = 10_000.0
+
+
+class WanTransformer(nnx.Module):
+    """Predicts the velocity of the flow from a latent to noise, given a caption."""
+
+    def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
+        width = config.width
+        patch = PATCH[0] * PATCH[1] * PATCH[2]
+        normal = nnx.initializers.normal(0.02)
+        linear = linears(config, rngs)
+        self.config = config
+        self.patch_in = linear(patch * config.in_channels, width, ("patch", "embed"))
+        # The conditioning path stays in float32: it is small, and its error would
+        # reach every token of every block.
+        self.time_in = linear(
+            TIME_WIDTH, width, ("time", "embed"), float32=True, kernel_init=normal
+        )
+        self.time_out = linear(
+            width, width, ("embed", "width"), float32=True, kernel_init=normal
+        )
+        self.time_projection = linear(
+            width, NUM_MODULATIONS * width, ("embed", "modulation"), float32=True
+        )
+        self.text_in = linear(
+            config.text_dim, width, ("text", "embed"), kernel_init=normal
+        )
+        self.text_out = linear(width, width, ("embed", "width"), kernel_init=normal)
+        if config.image_dim:
+            self.image = ImageEmbedding(config, rngs=rngs)
+        self.blocks = stack(
+            config.depth, lambda rngs: WanBlock(config, rngs=rngs), rngs
+        )
+        self.head_modulation = modulation_table(2, config, rngs)
+        self.patch_out = linear(
+            width,
+            patch * config.channels,
+            ("embed", "patch"),
+            float32_out=True,
+            kernel_init=ZEROS,
+        )
+
+    def __call__(
+        self,
+        latent_BFHWC: Float[Array, "b f h w c"],
+        timestep_B: Float[Array, " b"],
+        text_BTE: Float[Array, "b t e"],
+        image_BLJ: Float[Array, "b l j"] | None = None,
+    ) -> Float[Array, "b f h w out"]:
+        """Returns the velocity, in float32.
+
+        Args:
+            latent_BFHWC: Noisy latents, with the condition's channels behind them if
+                the config has such.
+            timestep_B: From 0, a clean latent, to 1000, noise.
+            text_BTE: Padded with zeros to the config's num_text_tokens if it is
+                shorter; all of them are attended to, as the released models were
+                trained.
+            image_BLJ: The first frame's embedding, if the config has an image_dim.
+
+        Raises:
+            InputError: A shape does not fit the config.
+        """
+        config = self.config
+        check_inputs("WanTransformer", config, latent_BFHWC, timestep_B, text_BTE)
+        self._check_image(latent_BFHWC.shape[0], image_BLJ)
+        dtype = jnp.dtype(config.compute_dtype)
+        grid = token_grid(latent_BFHWC.shape)
+
+        time_BD = self.time_in(timestep_embedding(timestep_B))
+        time_BD = self.time_out(nnx.silu(time_BD))
+        time_BMD = self.time_projection(nnx.silu(time_BD))
+        time_BMD = time_BMD.reshape(-1, NUM_MODULATIONS, config.width)
+        text_BTD = self._embed_text(text_BTE.astype(dtype))
+        image_BLD = None if image_BLJ is None else self.image(image_BLJ.astype(dtype))
+        rotary = rotary_table(grid, rope_widths(config.head_width), theta=_ROPE_THETA)
+
+        x_BSD = run_stacked(
+            self.blocks,
+            lambda block, x_BSD: block(x_BSD, time_BMD, text_BTD, image_BLD, rotary),
+            self.patch_in(to_patches(latent_BFHWC.astype(dtype))),
+            remat=config.remat,
+        )
+
+        head_BMD = (
+            time_BD[:, None] + self.head_modulation[...].astype(jnp.float32)[None]
+        )
+        x_BSD = layer_norm_modulate(x_BSD, head_BMD[:, 1], head_BMD[:, 0])
+        return from_patches(self.patch_out(x_BSD), grid)
+
+    def _embed_text(self, text_BTE: Array) -> Array:
+        missing = self.config.num_text_tokens - text_BTE.shape[1]
+        text_BTE = jnp.pad(text_BTE, ((0, 0), (0, missing), (0, 0)))
+        return self.text_out(nnx.gelu(self.text_in(text_BTE)))
+
+    def _check_image(self, batch: int, image_BLJ: jax.Array | None) -> None:
+        config = self.config
+        if (image_BLJ is not None) != bool(config.image_dim):
+            raise InputError(
+                f"WanTransformer: expected {'an' if config.image_dim else 'no'} image, "
+                f"as image_dim={config.image_dim}, got "
+                f"{'none' if image_BLJ is None else 'one'}"
+            )
+        if image_BLJ is not None:
+            length = config.num_image_positions or image_BLJ.shape[1]
+            expected = (batch, length, config.image_dim)
+            check_shape("WanTransformer", "image", image_BLJ, expected)

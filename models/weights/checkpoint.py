@@ -1,0 +1,191 @@
+"""Checkpoints on disk: one file, or several with an index; alone or in a directory."""
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxload import files as whole_files
+from jaxload.errors import InputError
+from jaxload.models.weights import files
+from jaxload.models.weights.files import Described, Stored
+
+CONFIG = "config.json"
+_STEM = "diffusion_pytorch_model"
+_SINGLE = f"{_STEM}.safetensors"
+_INDEX_SUFFIX = ".safetensors.index.json"
+_INDEX = _STEM + _INDEX_SUFFIX
+_PART = re.compile(rf"{_STEM}-\d{{5}}-of-\d{{5}}\.safetensors")
+_TRANSFORMER = "transformer"
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """What a path leads to."""
+
+    place: Path
+    """The file or the index that was found there."""
+
+    files: tuple[Path, ...]
+
+    @property
+    def config(self) -> Path:
+        """Where its config.json would be."""
+        return self.place.parent / CONFIG
+
+    def tensors(self) -> dict[str, Stored]:
+        """All tensors, by the names they have in the files."""
+        tensors: dict[str, Stored] = {}
+        for path in self.files:
+            tensors |= files.read_header(path)
+        return tensors
+
+
+def find(path: Path) -> Checkpoint:
+    """Finds the files: `path` is one, or their index, or a directory of either."""
+    if path.is_dir():
+        path = _find_in_directory(path)
+    if not path.is_file():
+        raise InputError(
+            f"{path}: expected a .safetensors file, a {_INDEX_SUFFIX} or a directory, "
+            "got nothing there"
+        )
+    if path.name.endswith(_INDEX_SUFFIX):
+        return Checkpoint(path, _indexed(path))
+    if path.suffix == ".safetensors":
+        return Checkpoint(path, (path,))
+    raise InputError(
+        f"{path}: expected a .safetensors file, a {_INDEX_SUFFIX} or a directory; "
+        "convert other files first"
+    )
+
+
+def _find_in_directory(directory: Path) -> Path:
+    for folder in (directory, directory / _TRANSFORMER):
+        for name in (_INDEX, _SINGLE):
+            if (folder / name).is_file():
+                return folder / name
+    for pattern in (f"*{_INDEX_SUFFIX}", "*.safetensors"):
+        found = sorted(
+            path for path in directory.glob(pattern) if not path.name.startswith(".")
+        )
+        if len(found) == 1:
+            return found[0]
+        if found:
+            names = ", ".join(path.name for path in found[:10])
+            raise InputError(
+                f"{directory}: expected one model, got {len(found)} files: {names}; "
+                "give the path of one of them, or of their index"
+            )
+    raise InputError(
+        f"{directory}: expected {_SINGLE}, {_INDEX} or one other .safetensors file, "
+        f"here or in {_TRANSFORMER}/, got none; give the path of a file"
+    )
+
+
+def _indexed(index: Path) -> tuple[Path, ...]:
+    content = whole_files.read_json(index, remedy="download it again")
+    weight_map = content.get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(
+            f"{index}: expected a weight_map from tensors to files, got "
+            f"{weight_map!r}; download it again"
+        )
+    paths = tuple(index.parent / name for name in sorted(set(weight_map.values())))
+    absent = [path.name for path in paths if not path.is_file()]
+    if absent:
+        raise InputError(
+            f"{index}: expected {len(paths)} files beside it, got all but "
+            f"{', '.join(absent[:10])}; download these too"
+        )
+    return paths
+
+
+def write(
+    path: Path,
+    tensors: Sequence[Described],
+    chunks: Callable[[Described], Iterable[np.ndarray]],
+    *,
+    max_file_bytes: int,
+    config: dict[str, object] | None,
+) -> None:
+    """Writes one file, or a directory of files no larger than that.
+
+    Nothing is in its place before everything has been written.
+
+    Args:
+        path: The file if it ends in .safetensors, else the directory.
+        tensors: What to write, in order.
+        chunks: Gives a tensor's content.
+        max_file_bytes: For a directory; a file that was named is one file.
+        config: What config.json of a directory holds; None leaves it as it is.
+    """
+    if path.suffix == ".safetensors":
+        _write_files({path: list(tensors)}, chunks)
+        return
+    parts = _split(tensors, max_file_bytes)
+    names = [_SINGLE]
+    if len(parts) > 1:
+        names = [
+            f"{_STEM}-{i:05}-of-{len(parts):05}.safetensors"
+            for i in range(1, len(parts) + 1)
+        ]
+    contents = {path / name: part for name, part in zip(names, parts, strict=True)}
+    # Files of another save go once the new ones have been written: the index first, so
+    # that it never leads to some of the old files and some of the new.
+    _write_files(contents, chunks, before_renaming=lambda: _remove_others(path, names))
+    if config is not None:
+        text = json.dumps(config, indent=2) + "\n"
+        whole_files.write_atomically(path / CONFIG, text)
+    if len(parts) > 1:
+        _write_index(path, contents)
+
+
+def _write_files(
+    contents: dict[Path, list[Described]],
+    chunks: Callable[[Described], Iterable[np.ndarray]],
+    before_renaming: Callable[[], None] = lambda: None,
+) -> None:
+    for folder in {path.parent for path in contents}:
+        whole_files.remove_leftovers(folder)
+    with contextlib.ExitStack() as stack:
+        for path, part in contents.items():
+            partial = stack.enter_context(whole_files.replaced(path))
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            files.write(partial, part, (c for tensor in part for c in chunks(tensor)))
+        before_renaming()
+
+
+def _split(tensors: Iterable[Described], max_bytes: int) -> list[list[Described]]:
+    parts, size = [[]], 0
+    for tensor in tensors:
+        if parts[-1] and size + tensor.num_bytes > max_bytes:
+            parts.append([])
+            size = 0
+        parts[-1].append(tensor)
+        size += tensor.num_bytes
+    return parts
+
+
+def _remove_others(directory: Path, names: Sequence[str]) -> None:
+    (directory / _INDEX).unlink(missing_ok=True)
+    for path in directory.iterdir():
+        ours = path.name == _SINGLE or _PART.fullmatch(path.name)
+        if ours and path.name not in names:
+            path.unlink()
+
+
+def _write_index(directory: Path, contents: dict[Path, list[Described]]) -> None:
+    tensors = [tensor for part in contents.values() for tensor in part]
+    index = {
+        "metadata": {"total_size": sum(tensor.num_bytes for tensor in tensors)},
+        "weight_map": {
+            tensor.name: path.name for path, part in contents.items() for tensor in part
+        },
+    }
+    text = json.dumps(index, indent=2) + "\n"
+    whole_files.write_atomically(directory / _INDEX, text)

@@ -1,0 +1,162 @@
+"""Safetensors files: where each tensor lies, its rows read, and tensors streamed out.
+
+A file is the length of its header in 8 bytes, the header in JSON, then the tensors.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jaxload.errors import InputError
+
+DTYPES = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+"""Types of parameters, by the names that headers have for them."""
+
+_LENGTH_BYTES = 8
+_MAX_HEADER_BYTES = 100_000_000
+_STRIP = 256
+_DOWNLOAD = "download or copy it again"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """A tensor in a file."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    """Of its first byte in the file."""
+
+    def read_rows(self, first: int, count: int) -> np.ndarray:
+        """Reads a part of the first axis.
+
+        Into memory of its own: pages of a mapped file would stay resident.
+        """
+        rows = np.empty((count, *self.shape[1:]), DTYPES[self.dtype])
+        content = rows.reshape(-1).view(np.uint8).data
+        done = 0
+        with self.path.open("rb", buffering=0) as file:
+            file.seek(self.offset + first * (rows.nbytes // max(count, 1)))
+            while done < len(content):
+                size = file.readinto(content[done:])
+                if not size:
+                    raise InputError(f"{self.path}: ends too early; {_DOWNLOAD}")
+                done += size
+        return rows
+
+
+def read_header(path: Path) -> dict[str, Stored]:
+    """Reads which tensors a file has."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if length > min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
+                raise InputError(
+                    f"{path}: expected a safetensors file, got {size} bytes of which "
+                    f"the header alone would be {length}; {_DOWNLOAD}"
+                )
+            header = json.loads(file.read(length))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"{path}: expected a safetensors file, got a header that is not JSON "
+            f"({error}); {_DOWNLOAD}"
+        ) from error
+    return _tensors(path, header, start=_LENGTH_BYTES + length, size=size)
+
+
+def _tensors(
+    path: Path, header: Mapping[str, Any], *, start: int, size: int
+) -> dict[str, Stored]:
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        try:
+            begin, end = entry["data_offsets"]
+            shape = tuple(int(length) for length in entry["shape"])
+            tensors[name] = Stored(path, str(entry["dtype"]), shape, start + begin)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"{path}: expected dtype, shape and data_offsets of {name}, got "
+                f"{entry!r}; {_DOWNLOAD}"
+            ) from error
+        if start + end > size:
+            raise InputError(
+                f"{path}: expected {start + end} bytes or more, since {name} ends "
+                f"there, got {size}; {_DOWNLOAD}"
+            )
+        dtype = DTYPES.get(entry["dtype"])
+        if dtype and end - begin != dtype.itemsize * int(np.prod(shape)):
+            raise InputError(
+                f"{path}: expected {list(shape)} of {entry['dtype']} as {name}, got "
+                f"{end - begin} bytes; {_DOWNLOAD}"
+            )
+    return tensors
+
+
+@dataclasses.dataclass(frozen=True)
+class Described:
+    """A tensor that is to be written."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Its size."""
+        return self.dtype.itemsize * int(np.prod(self.shape))
+
+
+def write(
+    path: Path, tensors: Iterable[Described], chunks: Iterable[np.ndarray]
+) -> None:
+    """Writes a file; the chunks are what the tensors hold, in their order.
+
+    A chunk is asked for when the one before has been written, so one is held at a time.
+    """
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    offset = 0
+    for tensor in tensors:
+        header[tensor.name] = {
+            "dtype": names[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [offset, offset + tensor.num_bytes],
+        }
+        offset += tensor.num_bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % _LENGTH_BYTES)  # Tensors begin at a multiple of 8.
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+        for chunk in chunks:
+            content = np.empty(chunk.shape, chunk.dtype)
+            copy(chunk, content)
+            file.write(content.reshape(-1).view(np.uint8).data)
+        assert file.tell() == _LENGTH_BYTES + len(text) + offset
+
+
+def copy(source: np.ndarray, target: np.ndarray) -> None:
+    """Copies, and converts, if need be.
+
+    In strips: a transposed matrix is copied four times as fast if a strip of it stays
+    in the cache until all of what was read with it has been used.
+    """
+    for start in range(0, source.shape[-1], _STRIP):
+        strip = (..., slice(start, start + _STRIP))
+        target[strip] = source[strip]

@@ -1,0 +1,166 @@
+"""Files into the arrays of a model, one parameter at a time."""
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Sharding
+
+from jaxload.errors import InputError
+from jaxload.models.weights import checkpoint
+from jaxload.models.weights.families import family_of, match
+from jaxload.models.weights.families import read_config as _read_config
+from jaxload.models.weights.files import Stored, copy
+from jaxload.models.weights.names import Family, ParameterPath, Piece, Tensor
+from jaxload.models.weights.variables import is_stored, variables_of
+
+_ALIGNMENT = 64
+
+Bounds = tuple[tuple[int, int], ...]
+"""Start and stop along each axis."""
+
+
+def read_config(path: str | os.PathLike[str]) -> Any:
+    """Reads the config of the model that `load` would make of a path."""
+    return _read_config(checkpoint.find(Path(path)).config)
+
+
+def load(
+    path: str | os.PathLike[str],
+    config: Any = None,
+    *,
+    shardings: nnx.State[Any, Any] | None = None,
+) -> nnx.Module:
+    """Makes a model of safetensors, straight into arrays as they are to be sharded.
+
+    Names of diffusers and the original ones are told apart by themselves. Parameters
+    get the config's param_dtype. Adapters, which such files do not have, are as in a
+    new model.
+
+    Args:
+        path: A .safetensors file, the index of several, or a directory with either; one
+            that has them in transformer/ will do.
+        config: Of the model; None reads config.json, which is beside the files.
+        shardings: Of each parameter, in the structure of the model's state; None puts
+            all on the default device.
+
+    Raises:
+        InputError: The files are not those of such a model.
+    """
+    found = checkpoint.find(Path(path))
+    if config is None:
+        config = _read_config(found.config)
+    family = family_of(config)
+    create = functools.partial(_create, family, config)
+    graphdef, state = nnx.split(nnx.eval_shape(create))
+    variables = variables_of(state)
+    placed = _shardings(variables, shardings)
+
+    stored = {p: v.get_value() for p, v in variables.items() if is_stored(v)}
+    shapes = {p: value.shape for p, value in stored.items()}
+    sources = _by_parameter(match(found.place, family, shapes, found.tensors()))
+    values = _initial(create, {p: s for p, s in placed.items() if p not in stored})
+    for p, value in stored.items():
+        values[p] = _read(value, placed[p], sources[p])
+    return nnx.merge(
+        graphdef,
+        nnx.from_flat_state([(p, v.replace(values[p])) for p, v in variables.items()]),
+    )
+
+
+def _create(family: Family, config: Any) -> nnx.Module:
+    return family.model(config, rngs=nnx.Rngs(0))
+
+
+def _shardings(
+    variables: Mapping[ParameterPath, nnx.Variable],
+    shardings: nnx.State[Any, Any] | None,
+) -> dict[ParameterPath, Sharding]:
+    if shardings is None:
+        default = jax.device_put(np.zeros(())).sharding
+        return dict.fromkeys(variables, default)
+    given = {
+        path: leaf.get_value() if isinstance(leaf, nnx.Variable) else leaf
+        for path, leaf in variables_of(shardings).items()
+    }
+    without = [".".join(path) for path in variables if path not in given]
+    if without:
+        raise InputError(
+            f"shardings: expected one for each of {len(variables)} parameters, got "
+            f"none for {', '.join(without[:10])}"
+        )
+    return {path: given[path] for path in variables}
+
+
+def _initial(create: Any, shardings: Mapping[ParameterPath, Sharding]) -> dict:
+    """What files do not have, as in a new model; nothing else is computed."""
+    if not shardings:
+        return {}
+
+    def initial() -> dict[ParameterPath, jax.Array]:
+        variables = variables_of(nnx.state(create()))
+        return {path: variables[path].get_value() for path in shardings}
+
+    return jax.jit(initial, out_shardings=dict(shardings))()
+
+
+def _by_parameter(
+    pairs: Mapping[str, tuple[Tensor, Stored]],
+) -> dict[ParameterPath, list[tuple[Piece, Stored]]]:
+    sources: dict[ParameterPath, list[tuple[Piece, Stored]]] = {}
+    for tensor, stored in pairs.values():
+        for piece in tensor.pieces:
+            sources.setdefault(piece.path, []).append((piece, stored))
+    return sources
+
+
+def _read(
+    abstract: jax.ShapeDtypeStruct,
+    sharding: Sharding,
+    sources: Sequence[tuple[Piece, Stored]],
+) -> jax.Array:
+    """Reads one parameter, of which this process's devices may need only parts."""
+    shape = abstract.shape
+    bounds = {
+        device: tuple(s.indices(n)[:2] for s, n in zip(index or (), shape, strict=True))
+        for device, index in sharding.addressable_devices_indices_map(shape).items()
+    }
+    # One for all devices that hold the same part.
+    buffers = {part: _empty(part, abstract.dtype) for part in set(bounds.values())}
+    for piece, stored in sources:
+        _read_piece(piece, stored, buffers)
+    arrays = [jax.device_put(buffers[part], device) for device, part in bounds.items()]
+    # Until a device has its copy the buffers are needed: no more than one parameter's.
+    jax.block_until_ready(arrays)
+    return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
+
+
+def _empty(part: Bounds, dtype: np.dtype) -> np.ndarray:
+    """An array so aligned that on a CPU JAX takes it as it is, without a copy."""
+    shape = [stop - start for start, stop in part]
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def _read_piece(
+    piece: Piece, stored: Stored, buffers: Mapping[Bounds, np.ndarray]
+) -> None:
+    targets = []
+    for part, buffer in buffers.items():
+        if piece.layer is None:
+            targets.append((part, buffer))
+        elif part[0][0] <= piece.layer < part[0][1]:
+            targets.append((part[1:], buffer[piece.layer - part[0][0]]))
+    if not targets:
+        return
+    rows = stored.read_rows(piece.first_row, piece.num_rows)
+    value = piece.form.to_parameter(rows, piece.shape)
+    for part, target in targets:
+        copy(value[tuple(slice(*limits) for limits in part)], target)

@@ -1,0 +1,108 @@
+"""A model's arrays into files, one tensor at a time."""
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.experimental import multihost_utils
+
+from jaxload.errors import InputError
+from jaxload.models.weights import checkpoint
+from jaxload.models.weights.families import family_of
+from jaxload.models.weights.files import Described
+from jaxload.models.weights.names import NAMINGS, Naming, Piece, tensors_of
+from jaxload.models.weights.variables import is_stored, variables_of
+
+
+def save(
+    model: nnx.Module,
+    path: str | os.PathLike[str],
+    *,
+    names: Naming = "diffusers",
+    max_file_bytes: int = 10_000_000_000,
+) -> None:
+    """Writes a model as safetensors, with adapters merged into what they adapt.
+
+    Every process of a job calls it; the first one writes. What was there before is
+    replaced once all has been written.
+
+    Args:
+        model: Of a family that is known, with a `config`.
+        path: A file if it ends in .safetensors, else a directory in the layout of
+            diffusers, with its config.json if the names are of diffusers too.
+        names: Of diffusers, the original ones, or those with ComfyUI's prefix.
+        max_file_bytes: The most that one of a directory's files may have.
+    """
+    if names not in NAMINGS:
+        raise InputError(f"names={names!r}: expected one of {', '.join(NAMINGS)}")
+    config = getattr(model, "config", None)
+    family = family_of(config)
+    variables = variables_of(nnx.state(model))
+    stored = {path: v.get_value() for path, v in variables.items() if is_stored(v)}
+    shapes = {path: value.shape for path, value in stored.items()}
+    tensors = tensors_of(family, names, shapes)
+    described = [
+        Described(name, np.dtype(stored[tensor.pieces[0].path].dtype), tensor.shape)
+        for name, tensor in tensors.items()
+    ]
+
+    def chunks(tensor: Described) -> Iterator[np.ndarray]:
+        for piece in tensors[tensor.name].pieces:
+            value = _value(model, piece)
+            assert value.dtype == tensor.dtype
+            yield piece.form.to_file(value)
+
+    if jax.process_index() == 0:
+        checkpoint.write(
+            Path(path),
+            described,
+            chunks,
+            max_file_bytes=max_file_bytes,
+            config=family.write_config(config) if names == "diffusers" else None,
+        )
+    else:  # The first process cannot gather alone.
+        for tensor in described:
+            for _ in chunks(tensor):
+                pass
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices("jaxload.models.weights.save")
+
+
+def _value(model: nnx.Module, piece: Piece) -> np.ndarray:
+    """A parameter, or one layer of it, on this host."""
+    *owners, name = piece.path
+    owner: Any = functools.reduce(getattr, owners, model)
+    value = _layer(getattr(owner, name).get_value(), piece.layer)
+    if name == "kernel" and hasattr(owner, "lora_a"):
+        a, b = (
+            _layer(adapter.get_value(), piece.layer)
+            for adapter in (owner.lora_a, owner.lora_b)
+        )
+        value = _merged(value, a, b, owner.lora_scale)
+    if not value.is_fully_addressable:
+        return multihost_utils.process_allgather(value, tiled=True)
+    return np.asarray(value)
+
+
+def _layer(value: jax.Array, layer: int | None) -> jax.Array:
+    return value if layer is None else _index(value, layer)
+
+
+@jax.jit
+def _index(value: jax.Array, layer: jax.Array | int) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(value, layer, keepdims=False)
+
+
+@jax.jit
+def _merged(
+    kernel: jax.Array, a: jax.Array, b: jax.Array, scale: jax.Array | float
+) -> jax.Array:
+    a, b = a.astype(jnp.float32), b.astype(jnp.float32)
+    product = jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    return (kernel.astype(jnp.float32) + scale * product).astype(kernel.dtype)

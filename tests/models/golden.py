@@ -1,0 +1,120 @@
+"""What diffusers gave, and ours of the same weights and inputs."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from jaxload.models import weights
+
+CLASS_NAMES = {
+    "wan": "WanTransformer3DModel",
+    "mmdit": "HunyuanVideoTransformer3DModel",
+}
+
+
+class Golden(NamedTuple):
+    """One case of `reference.py`."""
+
+    case: dict[str, Any]
+    config: dict[str, Any]
+    versions: dict[str, str]
+    tensors: dict[str, np.ndarray]
+
+    def part(self, prefix: str) -> dict[str, np.ndarray]:
+        """The tensors whose names begin so, without it."""
+        return {
+            name.removeprefix(prefix): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(prefix)
+        }
+
+
+def read(path: Path) -> Golden:
+    """Reads what `reference.py` wrote of a case."""
+    with safe_open(path, framework="numpy") as file:
+        metadata = {key: json.loads(text) for key, text in file.metadata().items()}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    return Golden(tensors=tensors, **metadata)
+
+
+def write_directory(golden: Golden, directory: Path) -> Path:
+    """Writes the weights as diffusers would."""
+    config = golden.config | {"_class_name": CLASS_NAMES[golden.case["kind"]]}
+    (directory / "config.json").write_text(json.dumps(config))
+    tensors = golden.part("weight.")
+    save_file(tensors, directory / "diffusion_pytorch_model.safetensors")
+    return directory
+
+
+def arguments(golden: Golden) -> tuple[tuple[jax.Array, ...], dict[str, jax.Array]]:
+    """What our model is called with: channels last, images of a sample in one row."""
+    given = golden.part("input.")
+    latent = jnp.asarray(channels_last(given["latent"]))
+    positional = (latent, jnp.asarray(given["timestep"]), jnp.asarray(given["text"]))
+    names = {
+        "image": "image_BLJ",
+        "text_lengths": "text_lengths_B",
+        "pooled": "pooled_BP",
+        "guidance": "guidance_B",
+    }
+    named = {names[name]: x for name, x in given.items() if name in names}
+    if "image_BLJ" in named:
+        image = named["image_BLJ"]
+        named["image_BLJ"] = image.reshape(latent.shape[0], -1, image.shape[-1])
+    if "text_lengths_B" in named:
+        named["text_lengths_B"] = named["text_lengths_B"].astype(np.int32)
+    return positional, {name: jnp.asarray(x) for name, x in named.items()}
+
+
+def channels_last(x_BCFHW: np.ndarray) -> np.ndarray:
+    return x_BCFHW.transpose(0, 2, 3, 4, 1)
+
+
+class Ours(NamedTuple):
+    """What our model gave."""
+
+    output: np.ndarray
+    latent_grad: np.ndarray
+    param_grads: Mapping[str, np.ndarray]
+    """By the names of diffusers."""
+
+
+def run(golden: Golden, directory: Path, *, compute_dtype: str = "float32") -> Ours:
+    """Loads the weights as a user would, and runs forward and backward."""
+    config = dataclasses.replace(
+        weights.read_config(write_directory(golden, directory)),
+        # Text is not padded in diffusers, which leaves that to its pipelines.
+        num_text_tokens=golden.case["text_tokens"],
+        compute_dtype=compute_dtype,
+    )
+    graphdef, params = nnx.split(weights.load(directory, config))
+    (latent, *others), named = arguments(golden)
+
+    @jax.jit
+    def forward_and_backward(params, latent, cotangent):
+        def forward(params, latent):
+            return nnx.merge(graphdef, params)(latent, *others, **named)
+
+        output, vjp = jax.vjp(forward, params, latent)
+        return output, *vjp(cotangent)
+
+    cotangent = jnp.asarray(channels_last(golden.tensors["cotangent"]))
+    output, param_grads, latent_grad = forward_and_backward(params, latent, cotangent)
+    renamed = directory / "gradients.safetensors"
+    weights.save(nnx.merge(graphdef, param_grads), renamed)
+    return Ours(np.asarray(output), np.asarray(latent_grad), load_file(renamed))
+
+
+def largest_error(got: np.ndarray, expected: np.ndarray) -> float:
+    """The largest difference, relative to the largest value."""
+    assert got.shape == expected.shape
+    return float(np.abs(got - expected).max() / np.abs(expected).max())

@@ -1,0 +1,148 @@
+"""Runs small models in diffusers, for ours to be compared with.
+
+    python tests/models/reference.py CASES.json OUT_DIR
+
+Needs torch and diffusers, and nothing of jaxload: `make parity` has an environment for
+it. For each case, writes the weights of a model drawn at random, its inputs, its output
+in float32 and in bfloat16, and gradients of `sum(output * cotangent)`, with the config
+and the versions as metadata. `golden/` holds what this wrote of `golden/cases.json`.
+"""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import diffusers  # pyright: ignore[reportMissingImports]
+import torch  # pyright: ignore[reportMissingImports]
+from safetensors.torch import save_file
+
+MODELS = {
+    "wan": diffusers.WanTransformer3DModel,
+    "mmdit": diffusers.HunyuanVideoTransformer3DModel,
+}
+
+
+def main(argv: list[str]) -> int:
+    """Runs every case of a file; returns the exit code."""
+    cases, out = Path(argv[0]), Path(argv[1])
+    torch.set_num_threads(2)
+    for case in json.loads(cases.read_text()):
+        tensors, config = run(case)
+        metadata = {
+            "case": json.dumps(case),
+            "config": json.dumps(config),
+            "versions": json.dumps(
+                {"torch": torch.__version__, "diffusers": diffusers.__version__}
+            ),
+        }
+        tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(tensors, out / f"{case['name']}.safetensors", metadata)
+    return 0
+
+
+def run(case: dict) -> tuple[dict[str, torch.Tensor], dict]:
+    """Returns everything that a case's model was given and gave, and its config."""
+    torch.manual_seed(case["seed"])
+    model = MODELS[case["kind"]](**case["config"])
+    randomize(model)
+    inputs = draw_inputs(case, model.config)
+    latent = inputs["latent"].requires_grad_()
+    output = call(case["kind"], model, inputs)
+    cotangent = torch.randn_like(output)
+    (output * cotangent).sum().backward()
+    grads = {"latent": latent.grad} | {
+        f"param.{name}": parameter.grad
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None and keeps_gradient(case, name)
+    }
+
+    weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with torch.no_grad():
+        half = call(
+            case["kind"], to_bfloat16(model), {n: x.detach() for n, x in inputs.items()}
+        )
+    tensors = {f"weight.{name}": tensor for name, tensor in weights.items()}
+    tensors |= {f"input.{name}": x.detach() for name, x in inputs.items()}
+    tensors |= {f"grad.{name}": gradient for name, gradient in grads.items()}
+    tensors |= {
+        "output": output.detach(),
+        "output_bfloat16": half.float(),
+        "cotangent": cotangent,
+    }
+    return tensors, dict(model.config)
+
+
+def keeps_gradient(case: dict, name: str) -> bool:
+    """A few parameters' gradients are written to the golden files, all elsewhere."""
+    few = case.get("gradients")
+    return few is None or name in few
+
+
+@torch.no_grad()
+def randomize(model: torch.nn.Module) -> None:
+    """Draws every parameter, so that none is one or zero by chance of its start."""
+    for name, parameter in model.named_parameters():
+        noise = torch.randn_like(parameter)
+        if parameter.ndim > 1 and "table" not in name and "pos_embed" not in name:
+            parameter.copy_(noise / math.sqrt(parameter[0].numel()))
+        elif "norm" in name and name.endswith("weight"):
+            parameter.copy_(1 + 0.2 * noise)
+        else:
+            parameter.copy_(0.3 * noise)
+
+
+def draw_inputs(case: dict, config: dict) -> dict[str, torch.Tensor]:
+    """Draws what the model is called with."""
+    batch, frames, height, width = case["latent"]
+    tokens = case["text_tokens"]
+    text_dim = config.get("text_dim") or config["text_embed_dim"]
+    inputs = {
+        "latent": torch.randn(batch, config["in_channels"], frames, height, width),
+        "timestep": torch.tensor(case["timesteps"], dtype=torch.float32),
+        "text": torch.randn(batch, tokens, text_dim),
+    }
+    if case["kind"] == "mmdit":
+        inputs["text_lengths"] = torch.tensor(case["text_lengths"])
+        inputs["pooled"] = torch.randn(batch, config["pooled_projection_dim"])
+        if config["guidance_embeds"]:
+            inputs["guidance"] = 1000.0 * torch.rand(batch)
+    elif config["image_dim"]:
+        # Where images have places, a sample has two, one after the other.
+        num_images = 2 if config["pos_embed_seq_len"] else 1
+        inputs["image"] = torch.randn(
+            num_images * batch, case["image_tokens"], config["image_dim"]
+        )
+    return inputs
+
+
+def call(
+    kind: str, model: torch.nn.Module, inputs: dict[str, torch.Tensor]
+) -> torch.Tensor:
+    """Calls a model with inputs converted to its type."""
+    dtype = model.proj_out.weight.dtype
+    latent, text = inputs["latent"].to(dtype), inputs["text"].to(dtype)
+    if kind == "wan":
+        image = inputs.get("image")
+        image = None if image is None else image.to(dtype)
+        return model(latent, inputs["timestep"], text, image, return_dict=False)[0]
+    tokens = torch.arange(text.shape[1])[None]
+    mask = (tokens < inputs["text_lengths"][:, None]).to(dtype)
+    guidance = inputs.get("guidance")
+    pooled = inputs["pooled"].to(dtype)
+    return model(
+        latent, inputs["timestep"], text, mask, pooled, guidance, return_dict=False
+    )[0]
+
+
+def to_bfloat16(model: torch.nn.Module) -> torch.nn.Module:
+    """Converts a model as diffusers loads it in bfloat16."""
+    kept = getattr(model, "_keep_in_fp32_modules", None) or []
+    for name, parameter in model.named_parameters():
+        if not any(part in name.split(".") for part in kept):
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return model
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

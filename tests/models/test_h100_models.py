@@ -1,0 +1,65 @@
+"""Train steps of released sizes, compiled for H100s that are not there.
+
+In full depth: blocks are scanned, so that fewer would compile no faster.
+"""
+
+import os
+
+import pytest
+
+from benchmarks.models import h100
+from jaxload.models import preset
+
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tools():
+    """Must be there for all of these."""
+    what = h100.missing_tools()
+    if what and "cuda" in os.environ.get("JAXLOAD_REQUIRE_KERNELS", ""):
+        pytest.fail(what)
+    if what:
+        pytest.skip(what)
+
+
+@pytest.fixture(scope="module", params=h100.CASES)
+def finding(request: pytest.FixtureRequest) -> h100.Finding:
+    config = preset(h100.CASES[request.param].preset)
+    return h100.measure(request.param, config.remat)
+
+
+def test_it_fits_in_the_card(finding: h100.Finding):
+    assert finding.is_preset
+    assert finding.fits, f"{finding.total:,} bytes of {finding.capacity:,}"
+
+
+def test_kernels_are_called_and_attention_runs_once(finding: h100.Finding):
+    # One self- and one cross-attention in the loop over blocks, forward and backward.
+    assert finding.calls["__cudnn$fmhaSoftmax"] == 2
+    assert finding.calls["__cudnn$fmhaSoftmaxBackward"] == 2
+    # Before attention and before the MLP, and at the head; the backward pass runs the
+    # first two again.
+    assert finding.calls["jaxload_layer_norm_modulate_fwd"] == 5
+    assert finding.calls["jaxload_layer_norm_modulate_bwd"] == 3
+    assert finding.calls["jaxload_gated_residual_layer_norm_modulate_fwd"] == 2
+    assert finding.calls["jaxload_gated_residual_layer_norm_modulate_bwd"] == 1
+
+
+def test_attention_runs_on_the_sample_of_its_device(finding: h100.Finding):
+    heads = preset(h100.CASES[finding.case].preset).num_heads
+    # q, k and v are cut alike, or the call would not be local.
+    assert finding.attention == [f"bf16[1,{heads},32760,128]"] * 2
+
+
+def test_layers_are_gathered_one_at_a_time(finding: h100.Finding):
+    config = preset(h100.CASES[finding.case].preset)
+    assert config.kind == "wan"
+    if h100.CASES[finding.case].num_devices == 1:
+        assert finding.gathers == []
+        return
+    assert f"{config.width},{config.mlp_width}" in finding.gathers
+    stacked = [
+        shape for shape in finding.gathers if shape.startswith(f"{config.depth},")
+    ]
+    assert stacked == []

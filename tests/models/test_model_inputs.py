@@ -1,0 +1,100 @@
+"""What models and their configs refuse, and how they say it."""
+
+import dataclasses
+import re
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from jaxload.errors import InputError
+from jaxload.models import PRESETS, preset
+from tests.models.tiny import CONFIGS, inputs, make
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        ("wan", {"latent_BFHWC": (2, 3, 5, 6, 16)}, "height is 5: .* 2; .* 4 or 6"),
+        ("wan", {"latent_BFHWC": (2, 3, 4, 1, 16)}, "width is 1: .* nearest is 2"),
+        ("wan", {"latent_BFHWC": (2, 0, 4, 6, 16)}, "frames is 0: .* nearest is 1"),
+        ("wan", {"latent_BFHWC": (2, 3, 4, 6, 12)}, "of 16 channels, got 12"),
+        ("wan", {"latent_BFHWC": (3, 4, 6, 16)}, r"latents of shape \[batch, frames"),
+        ("wan", {"timestep_B": (3,)}, r"timestep of shape \(2,\), got \(3,\)"),
+        ("wan", {"text_BTE": (2, 12, 15)}, r"text of shape \[2, tokens, 16\], got"),
+        ("wan", {"text_BTE": (2, 13, 16)}, "1 to 12 text tokens, got 13; cut the"),
+        (
+            "wan",
+            {"image_BLJ": (2, 4, 10)},
+            "no image, as image_dim=0, got one",
+        ),
+        ("wan-image", {"image_BLJ": None}, "expected an image, as image_dim=10, got"),
+        ("wan-image", {"image_BLJ": (2, 5, 10)}, r"image of shape \(2, 4, 10\), got"),
+        ("wan-image", {"latent_BFHWC": (2, 3, 4, 6, 16)}, "of 36 channels, got 16"),
+        ("mmdit", {"latent_BFHWC": (2, 3, 5, 6, 16)}, "MMDiT: latent height is 5"),
+        ("mmdit", {"text_lengths_B": (3,)}, r"text_lengths of shape \(2,\), got"),
+        ("mmdit", {"pooled_BP": (2, 9)}, r"pooled of shape \(2, 8\), got \(2, 9\)"),
+        ("mmdit", {"pooled_BP": None}, "pooled text of width 8, got none; the mean of"),
+        (
+            "mmdit",
+            {"guidance_B": None},
+            "guidance, as guidance=True, got none",
+        ),
+        ("mmdit", {"guidance_B": (3,)}, r"guidance of shape \(2,\), got \(3,\)"),
+    ],
+)
+def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
+    config = CONFIGS[kind]
+    arrays = {
+        name: None if shape is None else jnp.zeros(shape)
+        for name, shape in given.items()
+    }
+    if "text_lengths_B" in arrays:
+        arrays["text_lengths_B"] = jnp.zeros(3, jnp.int32)
+    model = nnx.eval_shape(lambda: make(config))
+    # As users call it: jaxtyping is for tests, and would speak first.
+    function = type(model).__call__
+    function = getattr(function, "__wrapped__", function)
+    with pytest.raises(InputError, match=message):
+        function(model, **(inputs(config) | arrays))
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value", "message"),
+    [
+        ("wan-tiny", "depth", 0, "model.depth=0: expected 1 or more"),
+        ("wan-tiny", "num_heads", 3, "num_heads=3 with width=32: .* heads is 2"),
+        ("wan-tiny", "num_heads", 16, "num_heads=16 .* of 6 or more; .* heads is 4"),
+        ("wan-tiny", "width", 31, "num_heads=2 with width=31: .* even width"),
+        ("wan2.1-t2v-1.3b", "num_heads", 7, "num_heads=7 with width=1536: .* is 6"),
+        ("wan-tiny", "num_text_tokens", -1, "num_text_tokens=-1: expected 1 or more"),
+        ("wan-tiny", "channels", 0, "model.channels=0: expected 1 or more"),
+        ("wan-tiny", "condition_channels", -1, "condition_channels=-1: expected 0 or"),
+        ("wan-tiny", "num_image_positions", 4, "expected 0 without image_dim; set"),
+        ("wan-tiny", "lora_rank", -1, "model.lora_rank=-1: expected 0 or more"),
+        ("wan-tiny", "lora_alpha", 0.0, "model.lora_alpha=0.0: expected more than 0"),
+        (
+            "wan-tiny",
+            "lora_targets",
+            ("q", "mlp"),
+            "lora_targets=q,mlp: .* q, k, v",
+        ),
+        ("wan-tiny", "lora_targets", (), "lora_targets=: expected some of q, k"),
+        ("mmdit-tiny", "num_single_blocks", 0, "num_single_blocks=0: expected 1 or"),
+        ("mmdit-tiny", "pooled_dim", 0, "model.pooled_dim=0: expected 1 or more"),
+        ("mmdit-tiny", "rope_widths", (4, 6, 8), "rope_widths=4,6,8: .* a head, 16"),
+        ("mmdit-tiny", "rope_widths", (5, 5, 6), "three even numbers"),
+        ("mmdit-tiny", "rope_theta", 1.0, "model.rope_theta=1.0: expected more than 1"),
+    ],
+)
+def test_sizes_that_do_not_fit(name: str, field: str, value: Any, message: str):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(preset(name), **{field: value})
+
+
+def test_an_unknown_preset_is_told_the_nearest():
+    with pytest.raises(InputError, match=r"'wan2.1-1.3b': .* mean 'wan2.1-t2v-1.3b'\?"):
+        preset("wan2.1-1.3b")
+    with pytest.raises(InputError, match=re.escape(", ".join(PRESETS))):
+        preset("zzz")

@@ -1,0 +1,207 @@
+"""Tests of jaxload.models.weights.files and checkpoint: what lies on the disk."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+
+from jaxload.errors import InputError
+from jaxload.models.weights import checkpoint, files
+from jaxload.models.weights.files import Described
+
+ARRAYS = {
+    "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "b": np.arange(5).astype(ml_dtypes.bfloat16),
+    "c": np.arange(8, dtype=np.float16).reshape(2, 2, 2),
+}
+
+
+def describe(arrays: dict[str, np.ndarray]) -> list[Described]:
+    return [Described(name, a.dtype, a.shape) for name, a in arrays.items()]
+
+
+def chunks_of(tensor: Described) -> Iterator[np.ndarray]:
+    yield ARRAYS[tensor.name]
+
+
+def write(path: Path, *, max_file_bytes: int = 1_000, config=None) -> None:
+    checkpoint.write(
+        path,
+        describe(ARRAYS),
+        chunks_of,
+        max_file_bytes=max_file_bytes,
+        config=config,
+    )
+
+
+def names_in(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_the_library_reads_what_was_written(tmp_path: Path):
+    files.write(tmp_path / "x", describe(ARRAYS), ARRAYS.values())
+    found = safetensors.numpy.load_file(tmp_path / "x")
+    assert found.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+    with safetensors.safe_open(tmp_path / "x", "np") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_what_the_library_wrote_is_read(tmp_path: Path):
+    safetensors.numpy.save_file(ARRAYS, tmp_path / "x", metadata={"format": "pt"})
+    header = files.read_header(tmp_path / "x")
+    assert header.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        assert header[name].shape == array.shape
+        rows = header[name].read_rows(1, len(array) - 1)
+        assert rows.dtype == array.dtype
+        np.testing.assert_array_equal(rows, array[1:])
+
+
+def test_a_tensor_that_is_transposed_is_written_as_it_reads(tmp_path: Path):
+    array = np.arange(600 * 3, dtype=np.float32).reshape(600, 3).T
+    files.write(tmp_path / "x", describe({"a": array}), [array])
+    found = safetensors.numpy.load_file(tmp_path / "x")
+    np.testing.assert_array_equal(found["a"], array)
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path):
+    path = tmp_path / "x.safetensors"
+    files.write(path, describe(ARRAYS), ARRAYS.values())
+    content = path.read_bytes()
+    path.write_bytes(content[:-1])
+    size = len(content)
+    with pytest.raises(InputError, match=rf"expected {size} bytes .* got {size - 1};"):
+        files.read_header(path)
+    path.write_bytes(content[:40])
+    with pytest.raises(InputError, match=r"the header alone would be .*; download"):
+        files.read_header(path)
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b"not json", "a header that is not JSON"),
+        (b'{"a": {"dtype": "F32"}}', "expected dtype, shape and data_offsets of a"),
+        (
+            b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}',
+            r"expected \[2\] of F32 as a, got 4 bytes",
+        ),
+    ],
+)
+def test_a_wrong_header_is_refused(tmp_path: Path, header: bytes, message: str):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(InputError, match=message):
+        files.read_header(path)
+
+
+def test_large_models_are_cut_into_files_with_an_index(tmp_path: Path):
+    write(tmp_path, max_file_bytes=30)
+    parts = [f"diffusion_pytorch_model-0000{i}-of-00002.safetensors" for i in (1, 2)]
+    index = "diffusion_pytorch_model.safetensors.index.json"
+    assert names_in(tmp_path) == [*parts, index]
+    assert json.loads((tmp_path / index).read_text()) == {
+        "metadata": {"total_size": 24 + 10 + 16},
+        "weight_map": {"a": parts[0], "b": parts[1], "c": parts[1]},
+    }
+    assert checkpoint.find(tmp_path).tensors().keys() == ARRAYS.keys()
+
+
+def test_files_of_another_save_are_gone(tmp_path: Path):
+    single = "diffusion_pytorch_model.safetensors"
+    write(tmp_path, max_file_bytes=30)
+    (tmp_path / "other.safetensors").touch()
+    write(tmp_path, config={"x": 1})
+    assert names_in(tmp_path) == ["config.json", single, "other.safetensors"]
+    write(tmp_path, max_file_bytes=30)
+    assert single not in names_in(tmp_path)
+    assert len(names_in(tmp_path)) == 5
+
+
+@pytest.mark.parametrize("max_file_bytes", [30, 1_000])
+def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, max_file_bytes: int):
+    write(tmp_path, max_file_bytes=max_file_bytes)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(tensor: Described) -> Iterator[np.ndarray]:
+        if tensor.name == "c":
+            # Whatever is there now is what a process that is killed leaves.
+            new = set(names_in(tmp_path)) - before.keys()
+            assert new
+            assert all(name.endswith(".partial") for name in new)
+            for name, content in before.items():
+                assert (tmp_path / name).read_bytes() == content
+            raise KeyboardInterrupt
+        yield ARRAYS[tensor.name] + ARRAYS[tensor.name]
+
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.write(
+            tmp_path,
+            describe(ARRAYS),
+            fail,
+            max_file_bytes=max_file_bytes,
+            config=None,
+        )
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["diffusion_pytorch_model.safetensors", "vae.safetensors"], 0),
+        (["transformer/diffusion_pytorch_model.safetensors", "other.safetensors"], 0),
+        (["wan.safetensors", "notes.txt"], 0),
+    ],
+)
+def test_a_model_is_found_in_a_directory(tmp_path: Path, names: list[str], found: int):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        files.write(tmp_path / name, [], [])
+    place = checkpoint.find(tmp_path)
+    assert place.files == (tmp_path / names[found],)
+    assert place.config == (tmp_path / names[found]).parent / "config.json"
+
+
+def test_an_index_of_any_name_is_found(tmp_path: Path):
+    for name in ("x-1.safetensors", "x-2.safetensors"):
+        files.write(tmp_path / name, [], [])
+    index = tmp_path / "x.safetensors.index.json"
+    weight_map = {"a": "x-2.safetensors", "b": "x-1.safetensors"}
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    for path in (tmp_path, index):
+        files_found = checkpoint.find(path).files
+        assert [path.name for path in files_found] == sorted(weight_map.values())
+    (tmp_path / "x-2.safetensors").unlink()
+    with pytest.raises(InputError, match=r"expected 2 files .* but x-2\.safetensors;"):
+        checkpoint.find(tmp_path)
+    index.write_text("{}")
+    with pytest.raises(InputError, match=r"expected a weight_map .* got None;"):
+        checkpoint.find(tmp_path)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"or one other \.safetensors file, .* none;"):
+        checkpoint.find(tmp_path)
+    with pytest.raises(InputError, match=r"x: expected .* got nothing there"):
+        checkpoint.find(tmp_path / "x")
+    (tmp_path / "model.ckpt").touch()
+    with pytest.raises(InputError, match="convert other files first"):
+        checkpoint.find(tmp_path / "model.ckpt")
+    for name in ("a.safetensors", "b.safetensors"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"one model, got 2 files: a\.safetensors, b"):
+        checkpoint.find(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot be written .*; choose another"):
+        write(tmp_path / "file" / "x.safetensors")
