@@ -14,7 +14,7 @@ REQUIRE ?= cpu
 CPP := $(wildcard $(addprefix ffi/,*.h *.cc *.cu) $(addprefix tests/cuda_emulation/,*.h *.cc))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup cuda clips torch train test lint format bench wheel lock clean
+.PHONY: help setup cuda clips torch train test parity lint format bench wheel lock clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -26,13 +26,16 @@ cuda: .venv/.cuda ## Builds the CUDA kernels too, with nvcc from PyPI if there i
 clips: setup .venv/.clips ## Gets a dozen real clips, with captions, into datasets/clips-media.
 	$(BIN)/python -m benchmarks.real_clips datasets/clips-media
 
-torch: .venv/.torch ## Gets PyTorch, in an environment of its own, for benchmarks against it.
+torch: .venv/.torch ## Gets PyTorch and diffusers, in an environment of their own, to compare with.
 
 train: setup ## Trains the demo into runs/demo; ARGS=--resume continues a stopped run.
 	$(BIN)/python -m jaxload.train --config configs/demo.py --workdir runs/demo $(ARGS)
 
 test: setup .venv/.clips $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ## Runs every test; ARGS="-m 'not slow'" leaves out the slow ones.
 	JAXLOAD_REQUIRE_CLIPS=1 JAXLOAD_REQUIRE_KERNELS=$(REQUIRE) $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+parity: setup .venv/.torch ## Compares the models with diffusers, live; ARGS="-k mmdit" chooses.
+	JAXLOAD_REQUIRE_TORCH=1 $(BIN)/python -m pytest -n 2 -m parity $(ARGS)
 
 lint: setup ## Checks format, lint and types of Python and C++.
 	$(BIN)/ruff check .
@@ -49,6 +52,7 @@ bench: setup cuda .venv/.h100 ## Runs the benchmarks; each prints ratios from on
 	$(BIN)/python -m benchmarks.layer_norm_modulate $(ARGS)
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.data_loading
+	$(BIN)/python -m benchmarks.models
 
 wheel: setup ## Builds a wheel into dist/.
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
@@ -110,5 +114,5 @@ install_package = CMAKE_GENERATOR=Ninja CUDACXX="$(abspath $(NVCC))" PATH="$(CUR
 .venv/.torch: .venv/.deps
 	$(PYTHON) -m venv .venv/torch
 	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check \
-	  torch==2.13.0 safetensors numpy
+	  torch==2.13.0 diffusers==0.42.1 accelerate==1.15.0 safetensors numpy
 	@touch $@

@@ -2,6 +2,7 @@
 
 # Shape suffixes: B batch, S tokens, D width, N heads, K head width.
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -104,11 +105,25 @@ class RMSNorm(nnx.Module):
         self.scale = param(jnp.ones(width, dtype), axis)
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
-        x32 = x.astype(jnp.float32)
-        mean_square = jnp.square(x32).mean(axis=-1, keepdims=True)
         scale = self.scale[...].astype(jnp.float32)
-        scale = scale.reshape((1,) * (x.ndim - 1) + scale.shape)
-        return (x32 * jax.lax.rsqrt(mean_square + EPS) * scale).astype(x.dtype)
+        return _rms_norm(x, scale.reshape((1,) * (x.ndim - 1) + scale.shape))
+
+
+# Of both, the backward pass keeps what went in and nothing of what lies between, which
+# is several arrays as large, and cheaper to compute again than to write and to read.
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False)
+def _rms_norm(x: Array, scale: Array) -> Array:
+    x32 = x.astype(jnp.float32)
+    mean_square = jnp.square(x32).mean(axis=-1, keepdims=True)
+    return (x32 * jax.lax.rsqrt(mean_square + EPS) * scale).astype(x.dtype)
+
+
+@functools.partial(jax.checkpoint, prevent_cse=False)
+def gelu(x: Array) -> Array:
+    """GELU in its tanh form."""
+    return nnx.gelu(x)
 
 
 class LayerNorm(nnx.Module):

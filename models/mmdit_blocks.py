@@ -14,6 +14,7 @@ from jaxload.models.layers import (
     LayerNorm,
     RMSNorm,
     add_gated,
+    gelu,
     linears,
     merge_heads,
     run_stacked,
@@ -165,7 +166,7 @@ class Stream(nnx.Module):
         x_BSD, h_BSD = gated_residual_layer_norm_modulate(
             x_BSD, self.out(merge_heads(h_BSNK)), gate1, scale2, shift2
         )
-        return add_gated(x_BSD, gate2, self.mlp_out(nnx.gelu(self.mlp_in(h_BSD))))
+        return add_gated(x_BSD, gate2, self.mlp_out(gelu(self.mlp_in(h_BSD))))
 
 
 class DoubleBlock(nnx.Module):
@@ -244,7 +245,7 @@ class SingleBlock(nnx.Module):
         )
         q, k = rotate(self.q_norm(q), rotary), rotate(self.k_norm(k), rotary)
         attended_BUD = merge_heads(attention(q, k, v, key_lengths_B=key_lengths_B))
-        h_BUI = nnx.gelu(self.mlp_in(h_BUD))
+        h_BUI = gelu(self.mlp_in(h_BUD))
         return add_gated(
             x_BUD, gate, self.out(jnp.concatenate([attended_BUD, h_BUI], axis=-1))
         )

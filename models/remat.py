@@ -5,15 +5,14 @@ from typing import Any, Literal
 
 import jax
 
+from jaxload.ops.attention import SAVED
+
 Remat = Literal["none", "attention", "full"]
 """Policies by name, from most memory to least:
 
 `none` keeps everything. `attention` keeps a block's input and what its attentions gave,
 so that the part that is quadratic in tokens runs once. `full` keeps the input alone.
 """
-
-KEPT_BY_ATTENTION = "attention"
-"""What jaxload.ops.attention calls its results."""
 
 
 def checkpoint(block: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
@@ -22,7 +21,7 @@ def checkpoint(block: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
         return block
     policies = jax.checkpoint_policies
     policy = {
-        "attention": policies.save_only_these_names(KEPT_BY_ATTENTION),
+        "attention": policies.save_only_these_names(SAVED),
         "full": policies.nothing_saveable,
     }[remat]
     # Blocks run in a scan, which keeps XLA from merging the two computations anyway.

@@ -14,6 +14,7 @@ from jaxload.models.layers import (
     LayerNorm,
     RMSNorm,
     add_gated,
+    gelu,
     linears,
     merge_heads,
     split_heads,
@@ -133,7 +134,7 @@ class WanBlock(nnx.Module):
         x_BSD = x_BSD + self.cross_attention(h_BSD, text_BTD, image_BLD)
 
         h_BSI = self.mlp_in(layer_norm_modulate(x_BSD, scale2, shift2))
-        return add_gated(x_BSD, gate2, self.mlp_out(nnx.gelu(h_BSI)))
+        return add_gated(x_BSD, gate2, self.mlp_out(gelu(h_BSI)))
 
 
 class ImageEmbedding(nnx.Module):

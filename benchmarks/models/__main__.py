@@ -34,9 +34,12 @@ def measure_speed(console: Console, progress: Console) -> None:
     if what or python is None:
         console.print(f"speed: {what}", highlight=False)
         return
-    total = speed.NUM_ROUNDS + 1
-    with phase(progress, "running beside diffusers, rounds", total) as advance:
-        rows = speed.measure(python, speed.NUM_ROUNDS, advance)
+    rows = []
+    total = len(speed.NUM_CORES)
+    with phase(progress, "running beside diffusers", total) as advance:
+        for num_cores in speed.NUM_CORES:
+            rows += speed.measure(python, num_cores)
+            advance()
     speed.print_table(rows, console)
 
 

@@ -7,16 +7,17 @@ stdin, and answers with a line of JSON; between orders it is idle.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import WanTransformer3DModel
+from diffusers import (  # pyright: ignore[reportMissingImports]
+    WanTransformer3DModel,
+)
 from safetensors.torch import load_file, save_file
-
-NUM_THREADS = 2
 
 
 class Runner:
@@ -68,7 +69,7 @@ def seconds_of(run: Any) -> float:
 
 def main() -> int:
     """Answers orders until stdin ends."""
-    torch.set_num_threads(NUM_THREADS)
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
     runner: Runner | None = None
     for line in sys.stdin:
         order = json.loads(line)
