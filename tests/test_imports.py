@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROOMS = ("balance", "data", "models", "ops", "parallel", "targets", "training")
-COMMANDS = {"train", "plan", "sample", "calibrate", "simulate", "prepare"}
+COMMANDS = {"train", "plan", "sample", "calibrate", "simulate", "prepare", "export"}
 LEAVES = {"errors", "files", "progress", "testing"}
 
 # Each room, and the rooms that it may import besides itself and the leaves.

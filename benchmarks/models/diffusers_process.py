@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
+import torch  # pyright: ignore[reportMissingImports]
 from diffusers import (  # pyright: ignore[reportMissingImports]
     WanTransformer3DModel,
 )

@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -252,8 +252,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs `python -m benchmarks.models.h100`; returns the exit code."""
     if argv:
         case, name, *options = argv
-        (remat,) = (policy for policy in REMATS if policy == name)
-        finding = find(case, remat, *map(int, options))
+        finding = find(case, cast(Remat, name), *map(int, options))
         print(json.dumps(dataclasses.asdict(finding)))
         return 0
     findings = [measure(case, remat) for case in CASES for remat in REMATS]

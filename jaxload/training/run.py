@@ -26,6 +26,7 @@ from jaxload.data.text import load_text_encoder, pad_text
 from jaxload.errors import InputError
 from jaxload.files import read_json, write_atomically
 from jaxload.models import MMDiTConfig, ModelConfig, weights
+from jaxload.models.weights import Naming
 from jaxload.opening import open_dataset
 from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh, replicated
 from jaxload.plan_report import print_plan
@@ -126,7 +127,28 @@ def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> No
     """Draws the config's sample from the newest checkpoint of a run."""
     mesh = replica_mesh()
     trainer = make_trainer(config)
-    like = abstract_state(config, trainer, mesh)
+    state = _newest_state(config, trainer, mesh, workdir)
+    enable_compile_cache(workdir.compile_cache)
+    with phase(console, "compiling", 1) as advance:
+        sampler = lower_sampler(config, trainer, state.model, mesh).compile()
+        advance()
+    _draw_sample(config, sampler, state, mesh, path)
+
+
+def export(
+    config: Config, workdir: WorkDir, path: Path, names: Naming, console: Console
+) -> None:
+    """Writes the weights of the newest checkpoint of a run, with adapters merged in."""
+    trainer = make_trainer(config)
+    state = _newest_state(config, trainer, replica_mesh(), workdir)
+    with phase(console, "writing", 1) as advance:
+        weights.save(nnx.merge(trainer.graphdef, *state.model), path, names=names)
+        advance()
+
+
+def _newest_state(
+    config: Config, trainer: Trainer, mesh: Mesh, workdir: WorkDir
+) -> TrainState:
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
@@ -136,12 +158,7 @@ def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> No
                 f"work directory {workdir.path}: expected a checkpoint, found none; "
                 "train the run further first"
             )
-        state = checkpoints.restore(step, like)
-    enable_compile_cache(workdir.compile_cache)
-    with phase(console, "compiling", 1) as advance:
-        sampler = lower_sampler(config, trainer, like.model, mesh).compile()
-        advance()
-    _draw_sample(config, sampler, state, mesh, path)
+        return checkpoints.restore(step, abstract_state(config, trainer, mesh))
 
 
 class _Reporter:

@@ -56,7 +56,7 @@ CASES = [
     wan("wan-one-frame", [2, 1, 6, 10], [1000.0, 0.0]),
     wan("wan-odd-sizes", [1, 5, 6, 14], [3.7]),
     wan("wan-three-samples", [3, 2, 4, 6], [999.0, 500.5, 0.25]),
-    wan("wan-one-text-token", [1, 2, 4, 4], [700.0], text_tokens=1),
+    wan("wan-short-text", [1, 2, 4, 4], [700.0], text_tokens=2),
     wan("wan-long-text", [2, 2, 4, 4], [700.0, 30.0], text_tokens=77),
     wan(
         "wan-released-heads",

@@ -1,0 +1,54 @@
+"""Writes a trained model's weights: `python -m jaxload.export --workdir DIR`."""
+
+import argparse
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from jaxload import command
+from jaxload.errors import InputError
+from jaxload.models.weights import Naming
+from jaxload.training.run import export
+from jaxload.training.workdir import WorkDir
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m jaxload.export", description=__doc__
+    )
+    parser.add_argument(
+        "--workdir",
+        type=Path,
+        default=Path("runs/demo"),
+        metavar="DIR",
+        help="a run; its newest checkpoint is used, with adapters merged in",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="PATH",
+        help="a .safetensors file, or a directory as diffusers has it; DIR/weights by "
+        "default",
+    )
+    parser.add_argument(
+        "--names",
+        default="diffusers",
+        choices=typing.get_args(Naming),
+        help="what tensors are called (default: %(default)s)",
+    )
+    args = parser.parse_args(argv)
+    config = WorkDir(args.workdir).read_config()
+    out = args.out or args.workdir / "weights"
+    if not out.parent.is_dir():
+        raise InputError(f"--out {out}: expected to be in a directory that exists")
+    console = Console()
+    export(config, WorkDir(args.workdir), out, args.names, console)
+    console.print(f"{out}", highlight=False, soft_wrap=True)
+    return 0
+
+
+if __name__ == "__main__":
+    command.run("jaxload.export", main)

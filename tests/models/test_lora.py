@@ -1,0 +1,96 @@
+"""Adapters: on a model, in training, and in what is exported."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from jaxload.models import ModelConfig, weights
+from jaxload.testing import assert_trees_close
+from tests.models.golden import largest_error
+from tests.models.tiny import CONFIGS, call, inputs, make, normal, randomized
+
+
+def with_lora(config: ModelConfig, **changes: Any) -> ModelConfig:
+    return dataclasses.replace(config, lora_rank=3, **changes)
+
+
+def adapters(model: nnx.Module) -> dict[str, jax.Array]:
+    leaves = jax.tree.leaves_with_path(nnx.state(model, nnx.LoRAParam))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in leaves}
+
+
+@pytest.fixture(scope="module", params=["wan", "mmdit"])
+def config(request: pytest.FixtureRequest) -> ModelConfig:
+    return CONFIGS[request.param]
+
+
+@pytest.fixture(scope="module")
+def base(config: ModelConfig) -> Any:
+    return randomized(make(config))
+
+
+def adapted(base: Any, config: ModelConfig, *, trained: bool) -> Any:
+    """The model with adapters beside its weights."""
+    model = make(with_lora(config, lora_targets=("q", "mlp_in", "out")))
+    nnx.update(model, nnx.state(base))
+    if trained:
+        state = nnx.state(model, nnx.LoRAParam)
+        leaves, structure = jax.tree.flatten(state)
+        leaves = [0.1 * normal(i, *leaf.shape) for i, leaf in enumerate(leaves)]
+        nnx.update(model, jax.tree.unflatten(structure, leaves))
+    return model
+
+
+def test_an_untrained_adapter_changes_nothing(config: ModelConfig, base: Any):
+    given = inputs(config)
+    got = call(adapted(base, config, trained=False), given)
+    assert largest_error(got, call(base, given)) < 1e-6
+
+
+def test_the_export_is_the_model_with_its_adapters_in_it(
+    config: ModelConfig, base: Any, tmp_path: Path
+):
+    model, given = adapted(base, config, trained=True), inputs(config)
+    path = tmp_path / "merged.safetensors"
+    weights.save(model, path)
+    merged = weights.load(path, config)
+    assert not adapters(merged)
+    velocity = call(merged, given)
+    assert largest_error(velocity, call(model, given)) < 1e-5
+    assert np.abs(velocity - call(base, given)).max() > 1e-2
+
+
+@pytest.mark.parametrize(
+    ("targets", "count"),
+    [(("q",), 2), (("q", "k", "v", "out"), 8), (("mlp_in", "mlp_out"), 2)],
+)
+def test_adapters_are_where_the_config_says(targets: tuple[str, ...], count: int):
+    config = with_lora(CONFIGS["wan"], lora_targets=targets)
+    found = adapters(nnx.eval_shape(lambda: make(config)))
+    # A pair of matrices for each, stacked over the layers.
+    assert len(found) == 2 * count
+    assert all(any(f"['{t}']" in name for t in targets) for name in found)
+    assert all(leaf.shape[0] == config.depth for leaf in found.values())
+    assert {min(leaf.shape[1:]) for leaf in found.values()} == {3}
+
+
+def test_alpha_over_rank_is_how_much_they_count():
+    config = CONFIGS["wan"]
+    base = randomized(make(config))
+    given = inputs(config)
+    one, two = (
+        adapted(base, dataclasses.replace(config, lora_alpha=alpha), trained=True)
+        for alpha in (6.0, 12.0)
+    )
+    kernel = base.blocks.mlp_in.kernel[...]
+    first, second = (m.blocks.mlp_in.merged_kernel() - kernel for m in (one, two))
+    assert_trees_close(2.0 * first, second)
+    a, b = (m[...] for m in (one.blocks.mlp_in.lora_a, one.blocks.mlp_in.lora_b))
+    assert_trees_close(first, jnp.matmul(a, b) * (6.0 / 3))
+    assert np.abs(call(one, given) - call(two, given)).max() > 1e-3
