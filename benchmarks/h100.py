@@ -180,7 +180,9 @@ def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
     return report
 
 
-def _linear_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+def _linear_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, *, name: str = ""
+) -> jax.Array:
     """Stands in for flash attention, which also saves little but its operands.
 
     The scores of all pairs of tokens would hide everything else.

@@ -1,4 +1,4 @@
-"""A small video DiT on drawn clips of moving shapes, in under two minutes on two cores.
+"""A small Wan on drawn clips of moving shapes, in under two minutes on two cores.
 
     python -m jaxload.train --config configs/demo.py --workdir runs/demo
 

@@ -10,8 +10,9 @@ from jaxload.ops.attention import SAVED
 Remat = Literal["none", "attention", "full"]
 """Policies by name, from most memory to least:
 
-`none` keeps everything. `attention` keeps a block's input and what its attentions gave,
-so that the part that is quadratic in tokens runs once. `full` keeps the input alone.
+`none` keeps everything. `attention` keeps a block's input and what attention among all
+tokens gave, so that the part that is quadratic in them runs once. `full` keeps the input
+alone.
 """
 
 

@@ -31,6 +31,9 @@ NUM_MODULATIONS = 6
 
 _IMAGE_EPS = 1e-5  # Of the norms around the image embedding, and only of those.
 
+# Not what remat keeps of attention among all tokens: as large, and cheap to run again.
+_CROSS = "cross_attention"
+
 
 class SelfAttention(nnx.Module):
     """Attention among all tokens of a sample, each placed by rotation."""
@@ -88,12 +91,12 @@ class CrossAttention(nnx.Module):
         q_BSNK = split_heads(self.q_norm(self.q(x_BSD)), self.num_heads)
         k_BTNK = split_heads(self.k_norm(self.k(text_BTD)), self.num_heads)
         v_BTNK = split_heads(self.v(text_BTD), self.num_heads)
-        h_BSNK = attention(q_BSNK, k_BTNK, v_BTNK)
+        h_BSNK = attention(q_BSNK, k_BTNK, v_BTNK, name=_CROSS)
         if image_BLD is not None:
             keys = self.image_k_norm(self.image_k(image_BLD))
             k_BLNK = split_heads(keys, self.num_heads)
             v_BLNK = split_heads(self.image_v(image_BLD), self.num_heads)
-            h_BSNK += attention(q_BSNK, k_BLNK, v_BLNK)
+            h_BSNK += attention(q_BSNK, k_BLNK, v_BLNK, name=_CROSS)
         return self.out(merge_heads(h_BSNK))
 
 

@@ -2,6 +2,7 @@
 
 # Shape suffixes: B batch, S queries, T keys, N heads, K head width.
 
+import functools
 import math
 
 import jax
@@ -15,7 +16,7 @@ from jaxload.ops._arguments import vary_alike
 _DTYPES = ("float32", "bfloat16", "float16")
 
 SAVED = "attention"
-"""What `jax.checkpoint` policies call the result and its logsumexp."""
+"""What `jax.checkpoint` policies call a result and its logsumexp, unless told."""
 
 # What the backward pass needs: q, k, v, lengths if any, the result and its logsumexp.
 _Residuals = tuple[Array, Array, Array, tuple[Array, ...], Array, Array]
@@ -50,6 +51,7 @@ def attention(
     v_BTNK: Float[Array, "b t n k"],
     *,
     key_lengths_B: Int[Array, " b"] | None = None,
+    name: str = SAVED,
 ) -> Float[Array, "b s n k"]:
     """Returns `softmax(q k^T / sqrt(K)) v` in the dtype of q.
 
@@ -59,7 +61,7 @@ def attention(
     batch and heads may be sharded, and stay so; sharded tokens or head widths are
     gathered. Differentiable once, in reverse mode.
 
-    Under `jax.checkpoint`, a policy that saves the name `SAVED` keeps the result and
+    Under `jax.checkpoint`, a policy that saves `name` keeps the result and
     its logsumexp, and the backward pass does not run attention again.
 
     Args:
@@ -68,6 +70,7 @@ def attention(
         v_BTNK: The dtype of q.
         key_lengths_B: Each sample attends to so many of its keys only, and what the
             others hold has no effect. A sample of length 0 gets zeros.
+        name: What policies of `jax.checkpoint` call the result and its logsumexp.
 
     Raises:
         ValueError: A shape or a dtype is not as above.
@@ -78,7 +81,7 @@ def attention(
         lengths_B, k_BTNK, v_BTNK = _without_padding(key_lengths_B, k_BTNK, v_BTNK)
         lengths = [lengths_B]
     q_BSNK, k_BTNK, v_BTNK, *lengths = vary_alike(q_BSNK, k_BTNK, v_BTNK, *lengths)
-    return _attention(q_BSNK, k_BTNK, v_BTNK, tuple(lengths))
+    return _attention(q_BSNK, k_BTNK, v_BTNK, tuple(lengths), name)
 
 
 def _check_arguments(
@@ -146,24 +149,25 @@ def _is_key(lengths_B: Array, k_BTNK: Array) -> Array:
 # saves the same for the backward pass, and nothing that is quadratic in tokens.
 
 
-@jax.custom_vjp
+@functools.partial(jax.custom_vjp, nondiff_argnames=("name",))
 def _attention(
-    q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths: tuple[Array, ...]
+    q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths: tuple[Array, ...], name: str
 ) -> Array:
-    return _fwd(q_BSNK, k_BTNK, v_BTNK, lengths)[0]
+    return _fwd(q_BSNK, k_BTNK, v_BTNK, lengths, name)[0]
 
 
 def _fwd(
-    q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths: tuple[Array, ...]
+    q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths: tuple[Array, ...], name: str
 ) -> tuple[Array, _Residuals]:
     results = _sharded_attention.forward(q_BSNK, k_BTNK, v_BTNK, *lengths)
-    out_BSNK, lse_BNS = checkpoint_name(results, SAVED)
+    out_BSNK, lse_BNS = checkpoint_name(results, name)
     return out_BSNK, (q_BSNK, k_BTNK, v_BTNK, lengths, out_BSNK, lse_BNS)
 
 
 def _bwd(
-    residuals: _Residuals, dout_BSNK: Array
+    name: str, residuals: _Residuals, dout_BSNK: Array
 ) -> tuple[Array, Array, Array, tuple[None, ...]]:
+    del name
     q_BSNK, k_BTNK, v_BTNK, lengths, out_BSNK, lse_BNS = residuals
     dq_BSNK, dk_BTNK, dv_BTNK = _sharded_attention.backward(
         q_BSNK, k_BTNK, v_BTNK, out_BSNK, lse_BNS, dout_BSNK, *lengths

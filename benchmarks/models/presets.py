@@ -1,0 +1,144 @@
+"""What each preset takes to train: parameters, FLOPs and bytes, by the size of a clip.
+
+    python -m benchmarks.models.presets              # the table of docs/models.md
+    python -m benchmarks.models.presets NAME FxHxW   # bytes of one of it
+
+FLOPs are those of a sample's forward and backward pass, with the remat policy that the
+preset names. Bytes are those of each of eight H100s that share the model (FSDP), with
+one sample on each: gradients compiled for them, and AdamW's state beside. Needs the
+tools that benchmarks.h100 needs.
+"""
+
+import math
+import sys
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.stages import Compiled
+from rich.console import Console
+
+from benchmarks import h100
+from benchmarks.models.h100 import missing_tools
+from jaxload import targets
+from jaxload.architecture import architecture_of
+from jaxload.balance.architecture import analytic_cost
+from jaxload.balance.shape import Shape
+from jaxload.models import PRESETS, ModelConfig, WanConfig, make_model, preset
+from jaxload.parallel.sharding import (
+    batch_sharding,
+    make_mesh,
+    param_shardings,
+    sharded,
+)
+from jaxload.progress import phase
+from jaxload.training.footprint import program_bytes
+
+NUM_DEVICES = 8
+# Latents of 1, 33 and 81 frames of 480 x 832, and of 81 of 720 x 1280.
+SHAPES = (Shape(1, 60, 104), Shape(9, 60, 104), Shape(21, 60, 104), Shape(21, 90, 160))
+_ADAM_BYTES = 8  # Two moments in float32, for each parameter.
+_NUM_IMAGE_TOKENS = 257
+
+
+def num_parameters(config: ModelConfig) -> int:
+    """Counts without making any."""
+    model = nnx.eval_shape(lambda: make_model(config, rngs=nnx.Rngs(0)))
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(model)))
+
+
+def device_bytes(config: ModelConfig, shape: Shape) -> int:
+    """Bytes of each device while it trains on one sample of a shape."""
+    optimizer = _ADAM_BYTES * num_parameters(config) // NUM_DEVICES
+    return program_bytes(_compile_gradients(config, shape)) + optimizer
+
+
+def _compile_gradients(config: ModelConfig, shape: Shape) -> Compiled:
+    mesh = make_mesh(targets.H100.devices(NUM_DEVICES), fsdp=NUM_DEVICES)
+    model = nnx.eval_shape(lambda: make_model(config, rngs=nnx.Rngs(0)))
+    graphdef, params = nnx.split(model)
+    shardings = param_shardings(params, mesh)
+    params = jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+        params,
+        shardings,
+    )
+    inputs = {
+        name: jax.ShapeDtypeStruct(
+            (NUM_DEVICES, *dims), jnp.float32, sharding=batch_sharding(mesh)
+        )
+        for name, dims in _input_shapes(config, shape).items()
+    }
+
+    @jax.grad
+    def gradients(params, inputs):
+        return jnp.square(nnx.merge(graphdef, params)(**inputs)).sum()
+
+    with sharded(mesh):
+        jitted = jax.jit(gradients, out_shardings=shardings)
+        return jitted.lower(params, inputs).compile()
+
+
+def _input_shapes(config: ModelConfig, shape: Shape) -> dict[str, tuple[int, ...]]:
+    """The axes of each of a model's inputs, but for the batch."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "latent_BFHWC": (shape.frames, shape.height, shape.width, config.in_channels),
+        "timestep_B": (),
+        "text_BTE": (config.num_text_tokens, config.text_dim),
+    }
+    if isinstance(config, WanConfig):
+        if config.image_dim:
+            tokens = config.num_image_positions or _NUM_IMAGE_TOKENS
+            shapes["image_BLJ"] = (tokens, config.image_dim)
+    else:
+        shapes["pooled_BP"] = (config.pooled_dim,)
+        if config.guidance:
+            shapes["guidance_B"] = ()
+    return shapes
+
+
+def measure(name: str, shape: Shape) -> int:
+    """As `device_bytes`, in a process that can compile for GPUs."""
+    module = "benchmarks.models.presets"
+    return int(h100.run_python("-m", module, name, str(shape)))
+
+
+def print_table(progress: Console) -> None:
+    """Prints the table of docs/models.md."""
+    names = [name for name, config in PRESETS.items() if config.remat != "none"]
+    with phase(progress, "compiling for H100s", len(names) * len(SHAPES)) as advance:
+        print("| preset | parameters |", *(f"{s}, {s.tokens:,} |" for s in SHAPES))
+        print("|---|---|" + "---|" * len(SHAPES))
+        for name, config in PRESETS.items():
+            cells = [f"`{name}`", f"{num_parameters(config):,}"]
+            cost = analytic_cost(architecture_of(config), remat=config.remat)
+            for shape in SHAPES:
+                flops = cost(1, shape.tokens)
+                if name not in names:  # Of a size for one core.
+                    cells.append(f"{flops / 1e12:.3g} TFLOP")
+                    continue
+                gigabytes = measure(name, shape) / 1e9
+                card = targets.H100.memory_bytes / 1e9
+                over = "" if gigabytes <= card else " (over)"
+                cells.append(f"{flops / 1e12:,.0f} TFLOP, {gigabytes:.0f} GB{over}")
+                advance()
+            print("|", " | ".join(cells), "|", flush=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs `python -m benchmarks.models.presets`; returns the exit code."""
+    if argv:
+        name, shape = argv
+        print(device_bytes(preset(name), Shape.parse(shape)))
+        return 0
+    what = missing_tools()
+    if what:
+        print(f"presets: {what}")
+        return 1
+    print_table(Console(stderr=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
