@@ -11,8 +11,8 @@ Remat = Literal["none", "attention", "full"]
 """Policies by name, from most memory to least:
 
 `none` keeps everything. `attention` keeps a block's input and what attention among all
-tokens gave, so that the part that is quadratic in them runs once. `full` keeps the input
-alone.
+tokens gave, so that the part that is quadratic in them runs once. `full` keeps its
+input alone.
 """
 
 

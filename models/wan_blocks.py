@@ -145,7 +145,8 @@ class ImageEmbedding(nnx.Module):
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
         dim, width, linear = config.image_dim, config.width, linears(config, rngs)
-        if config.num_image_positions:
+        self.has_positions = bool(config.num_image_positions)
+        if self.has_positions:
             shape = (config.num_image_positions, dim)
             dtype = jnp.dtype(config.param_dtype)
             self.positions = param(jnp.zeros(shape, dtype), "positions", "image")
@@ -155,7 +156,7 @@ class ImageEmbedding(nnx.Module):
         self.norm_out = LayerNorm(width, axis="width", config=config, eps=_IMAGE_EPS)
 
     def __call__(self, image_BLJ: Float[Array, "b l j"]) -> Float[Array, "b l d"]:
-        if hasattr(self, "positions"):
+        if self.has_positions:
             image_BLJ += self.positions[...].astype(image_BLJ.dtype)[None]
         h_BLJ = self.mlp_in(self.norm_in(image_BLJ))
         return self.norm_out(self.mlp_out(nnx.gelu(h_BLJ, approximate=False)))

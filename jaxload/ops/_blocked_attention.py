@@ -68,7 +68,11 @@ def backward(
     """Returns the gradients of queries, keys and values."""
     num_queries, scale = q_BSNK.shape[1], _scale(q_BSNK)
     # The part of the gradient of the scores that all keys have in common.
-    common_BSN = (out_BSNK.astype(jnp.float32) * dout_BSNK.astype(jnp.float32)).sum(-1)
+    # Samples and queries as one axis: XLA is slow to multiply and sum a batch of one.
+    out_xNK, dout_xNK = (
+        x.astype(jnp.float32).reshape(-1, *x.shape[2:]) for x in (out_BSNK, dout_BSNK)
+    )
+    common_BSN = (out_xNK * dout_xNK).sum(-1).reshape(q_BSNK.shape[:3])
     rows = tuple(
         _blocks(x, _BACKWARD_BLOCK)
         for x in (

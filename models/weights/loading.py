@@ -4,7 +4,7 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -12,6 +12,8 @@ from flax import nnx
 from jax.sharding import Sharding
 
 from jaxload.errors import InputError
+from jaxload.models.mmdit import MMDiT
+from jaxload.models.wan import WanTransformer
 from jaxload.models.weights import checkpoint
 from jaxload.models.weights.families import family_of, match
 from jaxload.models.weights.families import read_config as _read_config
@@ -35,7 +37,7 @@ def load(
     config: Any = None,
     *,
     shardings: nnx.State[Any, Any] | None = None,
-) -> nnx.Module:
+) -> WanTransformer | MMDiT:
     """Makes a model of safetensors, straight into arrays as they are to be sharded.
 
     Names of diffusers and the original ones are told apart by themselves. Parameters
@@ -67,10 +69,10 @@ def load(
     values = _initial(create, {p: s for p, s in placed.items() if p not in stored})
     for p, value in stored.items():
         values[p] = _read(value, placed[p], sources[p])
-    return nnx.merge(
-        graphdef,
-        nnx.from_flat_state([(p, v.replace(values[p])) for p, v in variables.items()]),
+    loaded = nnx.from_flat_state(
+        [(p, v.replace(values[p])) for p, v in variables.items()]
     )
+    return cast(WanTransformer | MMDiT, nnx.merge(graphdef, loaded))
 
 
 def _create(family: Family, config: Any) -> nnx.Module:

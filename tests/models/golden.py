@@ -114,7 +114,9 @@ def run(golden: Golden, directory: Path, *, compute_dtype: str = "float32") -> O
     return Ours(np.asarray(output), np.asarray(latent_grad), load_file(renamed))
 
 
-def largest_error(got: np.ndarray, expected: np.ndarray) -> float:
+def largest_error(
+    got: np.ndarray | jax.Array, expected: np.ndarray | jax.Array
+) -> float:
     """The largest difference, relative to the largest value."""
     assert got.shape == expected.shape
     return float(np.abs(got - expected).max() / np.abs(expected).max())

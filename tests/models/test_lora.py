@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxload.models import ModelConfig, weights
-from jaxload.testing import assert_trees_close
+from jaxload.models import ModelConfig, WanConfig, weights
 from tests.models.golden import largest_error
 from tests.models.tiny import CONFIGS, call, inputs, make, normal, randomized
 
@@ -72,6 +71,7 @@ def test_the_export_is_the_model_with_its_adapters_in_it(
 )
 def test_adapters_are_where_the_config_says(targets: tuple[str, ...], count: int):
     config = with_lora(CONFIGS["wan"], lora_targets=targets)
+    assert isinstance(config, WanConfig)
     found = adapters(nnx.eval_shape(lambda: make(config)))
     # A pair of matrices for each, stacked over the layers.
     assert len(found) == 2 * count
@@ -80,7 +80,7 @@ def test_adapters_are_where_the_config_says(targets: tuple[str, ...], count: int
     assert {min(leaf.shape[1:]) for leaf in found.values()} == {3}
 
 
-def test_alpha_over_rank_is_how_much_they_count():
+def test_alpha_over_rank_is_how_much_they_count(tmp_path: Path):
     config = CONFIGS["wan"]
     base = randomized(make(config))
     given = inputs(config)
@@ -88,9 +88,11 @@ def test_alpha_over_rank_is_how_much_they_count():
         adapted(base, dataclasses.replace(config, lora_alpha=alpha), trained=True)
         for alpha in (6.0, 12.0)
     )
-    kernel = base.blocks.mlp_in.kernel[...]
-    first, second = (m.blocks.mlp_in.merged_kernel() - kernel for m in (one, two))
-    assert_trees_close(2.0 * first, second)
-    a, b = (m[...] for m in (one.blocks.mlp_in.lora_a, one.blocks.mlp_in.lora_b))
-    assert_trees_close(first, jnp.matmul(a, b) * (6.0 / 3))
+    adapter = one.blocks.mlp_in
+    product = jnp.matmul(adapter.lora_a[...], adapter.lora_b[...])
+    for model, alpha in ((one, 6.0), (two, 12.0)):
+        weights.save(model, tmp_path / "merged.safetensors")
+        merged: Any = weights.load(tmp_path / "merged.safetensors", config)
+        added = merged.blocks.mlp_in.kernel[...] - base.blocks.mlp_in.kernel[...]
+        np.testing.assert_allclose(added, product * (alpha / 3), atol=1e-6)
     assert np.abs(call(one, given) - call(two, given)).max() > 1e-3
