@@ -7,6 +7,8 @@ from jaxload.balance.architecture import (
 )
 from jaxload.models import ModelConfig, WanConfig
 
+_NUM_IMAGE_TOKENS = 257  # Of CLIP's encoder, which released models were trained with.
+
 
 def architecture_of(model: ModelConfig) -> Architecture:
     """The sizes that decide what a model costs."""
@@ -18,6 +20,11 @@ def architecture_of(model: ModelConfig) -> Architecture:
             num_text_tokens=model.num_text_tokens,
             text_dim=model.text_dim,
             channels=model.channels,
+            condition_channels=model.condition_channels,
+            image_dim=model.image_dim,
+            num_image_tokens=model.num_image_positions or _NUM_IMAGE_TOKENS
+            if model.image_dim
+            else 0,
         )
     return JointArchitecture(
         width=model.width,

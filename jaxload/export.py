@@ -10,7 +10,7 @@ from rich.console import Console
 from jaxload import command
 from jaxload.errors import InputError
 from jaxload.models.weights import Naming
-from jaxload.training.run import export
+from jaxload.training.trained import export
 from jaxload.training.workdir import WorkDir
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from jaxload import command
 from jaxload.errors import InputError
-from jaxload.training.run import sample
+from jaxload.training.trained import sample
 from jaxload.training.workdir import WorkDir
 
 

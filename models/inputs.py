@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 
 from jaxload.errors import InputError
 from jaxload.models.embeddings import PATCH
@@ -64,7 +65,8 @@ def check_shape(
     model: str, name: str, array: jax.Array, expected: Sequence[int]
 ) -> None:
     """Refuses an array of another shape."""
-    if array.shape != tuple(expected):
+    shape = jnp.shape(array)
+    if shape != tuple(expected):
         raise InputError(
-            f"{model}: expected {name} of shape {tuple(expected)}, got {array.shape}"
+            f"{model}: expected {name} of shape {tuple(expected)}, got {shape}"
         )

@@ -12,7 +12,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxload.models.axes import constrain, param
-from jaxload.models.remat import Remat, checkpoint
+from jaxload.models.remat import Remat, rematerialized
 from jaxload.models.transformer_config import LoraTarget, TransformerConfig
 from jaxload.ops import layer_norm_modulate
 
@@ -181,10 +181,10 @@ def linears(config: TransformerConfig, rngs: nnx.Rngs) -> Callable[..., Linear]:
     return linear
 
 
-def split_heads(x_BSD: Array, num_heads: int) -> Array:
-    """Returns `[B, S, N, K]`, laid out by the rules in force."""
+def split_heads(x_BSD: Array, num_heads: int, tokens: str = "tokens") -> Array:
+    """Returns `[B, S, N, K]`, laid out by the rules in force for such tokens."""
     x_BSNK = x_BSD.reshape(*x_BSD.shape[:2], num_heads, -1)
-    return constrain(x_BSNK, "batch", "tokens", "heads", None)
+    return constrain(x_BSNK, "batch", tokens, "heads", None)
 
 
 def merge_heads(x_BSNK: Array) -> Array:
@@ -216,6 +216,6 @@ def run_stacked(
     def body(x: Carry, params: nnx.State) -> Carry:
         return run(nnx.merge(graphdef, params), x)
 
-    body = checkpoint(body, remat)
+    body = rematerialized(body, remat)
     x, _ = jax.lax.scan(lambda x, params: (body(x, params), None), x, params)
     return x

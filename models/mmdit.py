@@ -84,9 +84,9 @@ class MMDiT(nnx.Module):
         timestep_B: Float[Array, " b"],
         text_BTE: Float[Array, "b t e"],
         *,
-        text_lengths_B: Int[Array, " b"] | None = None,
-        pooled_BP: Float[Array, "b p"] | None = None,
-        guidance_B: Float[Array, " b"] | None = None,
+        text_lengths: Int[Array, " b"] | None = None,
+        pooled: Float[Array, "b p"] | None = None,
+        guidance: Float[Array, " b"] | None = None,
     ) -> Float[Array, "b f h w c"]:
         """Returns the velocity, in float32.
 
@@ -94,10 +94,11 @@ class MMDiT(nnx.Module):
             latent_BFHWC: Noisy latents.
             timestep_B: From 0, a clean latent, to 1000, noise.
             text_BTE: Text embeddings.
-            text_lengths_B: How many of each sample's text tokens are text; the others
-                are neither attended to nor pooled. All of them, if not given.
-            pooled_BP: The text in one vector; the mean of its tokens, if not given.
-            guidance_B: How strongly to follow the text, times 1000, if the config says
+            text_lengths: How many of each sample's text tokens are text; the others
+                are neither attended to nor pooled. All up to the zeros that text is
+                padded with, if not given.
+            pooled: The text in one vector; the mean of its tokens, if not given.
+            guidance: How strongly to follow the text, times 1000, if the config says
                 that the model is told.
 
         Raises:
@@ -105,20 +106,21 @@ class MMDiT(nnx.Module):
         """
         config = self.config
         check_inputs("MMDiT", config, latent_BFHWC, timestep_B, text_BTE)
-        self._check_conditions(len(timestep_B), text_lengths_B, pooled_BP, guidance_B)
+        self._check_conditions(len(timestep_B), text_lengths, pooled, guidance)
         dtype = jnp.dtype(config.compute_dtype)
         grid = token_grid(latent_BFHWC.shape)
         num_tokens, num_text_tokens = math.prod(grid), text_BTE.shape[1]
 
-        text_keys_B, all_keys_B = None, None
-        if text_lengths_B is not None:
-            # A sample without text still has one token to attend to among its text.
-            text_keys_B = jnp.maximum(text_lengths_B, 1)
-            all_keys_B = text_lengths_B + num_tokens
-            text_BTE = _without_padding(text_BTE, text_lengths_B)
+        if text_lengths is None:
+            text_lengths = _lengths_without_zeros(text_BTE)
+        text_lengths = jnp.clip(text_lengths, 0, num_text_tokens)
+        # A sample without text still has one token to attend to among its text.
+        text_keys_B = jnp.maximum(text_lengths, 1)
+        all_keys_B = text_lengths + num_tokens
+        text_BTE = _without_padding(text_BTE, text_lengths)
         mean_BE = _mean(text_BTE, text_keys_B)
         condition_BD = self._condition(
-            timestep_B, mean_BE if pooled_BP is None else pooled_BP, guidance_B
+            timestep_B, mean_BE if pooled is None else pooled, guidance
         )
         text_BTD = self.refiner(
             text_BTE.astype(dtype), mean_BE, timestep_embedding(timestep_B), text_keys_B
@@ -151,41 +153,41 @@ class MMDiT(nnx.Module):
         return from_patches(self.patch_out(x_BSD), grid)
 
     def _condition(
-        self, timestep_B: Array, pooled_BP: Array, guidance_B: jax.Array | None
+        self, timestep_B: Array, pooled: Array, guidance: jax.Array | None
     ) -> Array:
         """What modulates the blocks: time, pooled text and guidance in one vector."""
         time_BW = timestep_embedding(timestep_B)
         condition_BD = self.time_out(nnx.silu(self.time_in(time_BW)))
-        if guidance_B is not None:
-            guidance_BW = timestep_embedding(guidance_B)
+        if guidance is not None:
+            guidance_BW = timestep_embedding(guidance)
             condition_BD += self.guidance_out(nnx.silu(self.guidance_in(guidance_BW)))
-        return condition_BD + self.pooled_out(nnx.silu(self.pooled_in(pooled_BP)))
+        return condition_BD + self.pooled_out(nnx.silu(self.pooled_in(pooled)))
 
     def _check_conditions(
         self,
         batch: int,
-        text_lengths_B: jax.Array | None,
-        pooled_BP: jax.Array | None,
-        guidance_B: jax.Array | None,
+        text_lengths: jax.Array | None,
+        pooled: jax.Array | None,
+        guidance: jax.Array | None,
     ) -> None:
         config = self.config
         for name, array, expected in (
-            ("text_lengths", text_lengths_B, (batch,)),
-            ("pooled", pooled_BP, (batch, config.pooled_dim)),
-            ("guidance", guidance_B, (batch,)),
+            ("text_lengths", text_lengths, (batch,)),
+            ("pooled", pooled, (batch, config.pooled_dim)),
+            ("guidance", guidance, (batch,)),
         ):
             if array is not None:
                 check_shape("MMDiT", name, array, expected)
-        if pooled_BP is None and config.pooled_dim != config.text_dim:
+        if pooled is None and config.pooled_dim != config.text_dim:
             raise InputError(
                 f"MMDiT: expected pooled text of width {config.pooled_dim}, got none; "
                 f"the mean of the text, of width {config.text_dim}, would not fit"
             )
-        if (guidance_B is not None) != config.guidance:
+        if (guidance is not None) != config.guidance:
             raise InputError(
                 f"MMDiT: expected {'' if config.guidance else 'no '}guidance, as "
                 f"guidance={config.guidance}, got "
-                f"{'none' if guidance_B is None else 'some'}"
+                f"{'none' if guidance is None else 'some'}"
             )
 
 
@@ -196,9 +198,14 @@ def _without_padding(text_BTE: Array, lengths_B: Array) -> Array:
     return jnp.where(is_text_BT[..., None], text_BTE, jnp.zeros_like(text_BTE))
 
 
-def _mean(text_BTE: Array, counts_B: Array | None) -> Array:
+def _lengths_without_zeros(text_BTE: Array) -> Array:
+    """Each sample's text tokens, up to the last that is not zero."""
+    is_text_BT = (text_BTE != 0).any(axis=-1)
+    places_1T = 1 + jnp.arange(text_BTE.shape[1], dtype=jnp.int32)[None]
+    return jnp.where(is_text_BT, places_1T, 0).max(axis=1)
+
+
+def _mean(text_BTE: Array, counts_B: Array) -> Array:
     """The mean of each sample's text tokens, in float32; what is no text is zero."""
-    text_BTE = text_BTE.astype(jnp.float32)
-    if counts_B is None:
-        return text_BTE.mean(axis=1)
-    return text_BTE.sum(axis=1) / counts_B[:, None].astype(jnp.float32)
+    total_BE = text_BTE.astype(jnp.float32).sum(axis=1)
+    return total_BE / counts_B[:, None].astype(jnp.float32)

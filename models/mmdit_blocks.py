@@ -46,13 +46,13 @@ class RefinerAttention(nnx.Module):
         self.out = linear(width, width, ("heads", "embed"))
 
     def __call__(
-        self, h_BTD: Float[Array, "b t d"], key_lengths_B: Int[Array, " b"] | None
+        self, h_BTD: Float[Array, "b t d"], key_lengths: Int[Array, " b"]
     ) -> Float[Array, "b t d"]:
         q, k, v = (
-            split_heads(project(h_BTD), self.num_heads)
+            split_heads(project(h_BTD), self.num_heads, "text_tokens")
             for project in (self.q, self.k, self.v)
         )
-        return self.out(merge_heads(attention(q, k, v, key_lengths_B=key_lengths_B)))
+        return self.out(merge_heads(attention(q, k, v, key_lengths=key_lengths)))
 
 
 class RefinerBlock(nnx.Module):
@@ -73,10 +73,10 @@ class RefinerBlock(nnx.Module):
         self,
         text_BTD: Float[Array, "b t d"],
         condition_BD: Float[Array, "b d"],
-        key_lengths_B: Int[Array, " b"] | None,
+        key_lengths: Int[Array, " b"],
     ) -> Float[Array, "b t d"]:
         gate1, gate2 = jnp.split(self.gates(nnx.silu(condition_BD)), 2, axis=-1)
-        h_BTD = self.attention(self.norm1(text_BTD), key_lengths_B)
+        h_BTD = self.attention(self.norm1(text_BTD), key_lengths)
         text_BTD, h_BTD = gated_residual_layer_norm_modulate(
             text_BTD, h_BTD, gate1, *self.norm2.modulation(text_BTD.shape[0])
         )
@@ -107,13 +107,13 @@ class TextRefiner(nnx.Module):
         text_BTE: Float[Array, "b t e"],
         mean_BE: Float[Array, "b e"],
         time_BW: Float[Array, "b w"],
-        key_lengths_B: Int[Array, " b"] | None,
+        key_lengths: Int[Array, " b"],
     ) -> Float[Array, "b t d"]:
         condition_BD = self.time_out(nnx.silu(self.time_in(time_BW)))
         condition_BD += self.pooled_out(nnx.silu(self.pooled_in(mean_BE)))
         return run_stacked(
             self.blocks,
-            lambda block, text_BTD: block(text_BTD, condition_BD, key_lengths_B),
+            lambda block, text_BTD: block(text_BTD, condition_BD, key_lengths),
             self.text_in(text_BTE),
             remat=self.config.remat,
         )
@@ -182,7 +182,7 @@ class DoubleBlock(nnx.Module):
         text_BTD: Float[Array, "b t d"],
         condition_BD: Float[Array, "b d"],
         rotary: Rotary,
-        key_lengths_B: Int[Array, " b"] | None,
+        key_lengths: Int[Array, " b"],
     ) -> tuple[Float[Array, "b s d"], Float[Array, "b t d"]]:
         video_BSD = constrain(video_BSD, "batch", "tokens", "width")
         qkv, later = [], []
@@ -197,7 +197,7 @@ class DoubleBlock(nnx.Module):
             later.append(tuple(rest))
 
         q, k, v = (jnp.concatenate(parts, axis=1) for parts in zip(*qkv, strict=True))
-        h_BUNK = attention(q, k, v, key_lengths_B=key_lengths_B)
+        h_BUNK = attention(q, k, v, key_lengths=key_lengths)
         num_tokens = video_BSD.shape[1]
         return (
             self.video.finish(video_BSD, h_BUNK[:, :num_tokens], later[0]),
@@ -232,7 +232,7 @@ class SingleBlock(nnx.Module):
         x_BUD: Float[Array, "b u d"],
         condition_BD: Float[Array, "b d"],
         rotary: Rotary,
-        key_lengths_B: Int[Array, " b"] | None,
+        key_lengths: Int[Array, " b"],
     ) -> Float[Array, "b u d"]:
         x_BUD = constrain(x_BUD, "batch", "tokens", "width")
         shift, scale, gate = jnp.split(
@@ -244,7 +244,7 @@ class SingleBlock(nnx.Module):
             for project in (self.q, self.k, self.v)
         )
         q, k = rotate(self.q_norm(q), rotary), rotate(self.k_norm(k), rotary)
-        attended_BUD = merge_heads(attention(q, k, v, key_lengths_B=key_lengths_B))
+        attended_BUD = merge_heads(attention(q, k, v, key_lengths=key_lengths))
         h_BUI = gelu(self.mlp_in(h_BUD))
         return add_gated(
             x_BUD, gate, self.out(jnp.concatenate([attended_BUD, h_BUI], axis=-1))

@@ -16,7 +16,7 @@ input alone.
 """
 
 
-def checkpoint(block: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
+def rematerialized(block: Callable[..., Any], remat: Remat) -> Callable[..., Any]:
     """Returns the function with its intermediate results kept as the policy says."""
     if remat == "none":
         return block

@@ -1,7 +1,7 @@
 """What the configurations of all transformers have in common."""
 
 import dataclasses
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from jaxload.errors import InputError
 from jaxload.models.remat import Remat
@@ -13,6 +13,8 @@ LoraTarget = Literal["q", "k", "v", "out", "mlp_in", "mlp_out"]
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
     """Sizes, types and adapters; each kind of transformer adds its own."""
+
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("lora_rank",)
 
     width: int
     """Model width; a multiple of num_heads."""
@@ -51,15 +53,15 @@ class TransformerConfig:
     """Projections of every block that get an adapter."""
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            least = 1 if field.default is dataclasses.MISSING else 0
-            if type(value) is int and value < least:
+        for name, hint in get_type_hints(type(self)).items():
+            value = getattr(self, name)
+            least = 0 if name in self.MAY_BE_ZERO else 1
+            if hint is int and value < least:
+                raise InputError(f"model.{name}={value}: expected {least} or more")
+            if get_origin(hint) is Literal and value not in get_args(hint):
                 raise InputError(
-                    f"model.{field.name}={value}: expected {least} or more"
+                    f"model.{name}={value}: expected {' or '.join(get_args(hint))}"
                 )
-        if self.channels < 1:
-            raise InputError(f"model.channels={self.channels}: expected 1 or more")
         self._check_heads()
         self._check_lora()
 

@@ -78,7 +78,7 @@ class WanTransformer(nnx.Module):
         latent_BFHWC: Float[Array, "b f h w c"],
         timestep_B: Float[Array, " b"],
         text_BTE: Float[Array, "b t e"],
-        image_BLJ: Float[Array, "b l j"] | None = None,
+        image: Float[Array, "b l j"] | None = None,
     ) -> Float[Array, "b f h w out"]:
         """Returns the velocity, in float32.
 
@@ -89,14 +89,14 @@ class WanTransformer(nnx.Module):
             text_BTE: Padded with zeros to the config's num_text_tokens if it is
                 shorter; all of them are attended to, as the released models were
                 trained.
-            image_BLJ: The first frame's embedding, if the config has an image_dim.
+            image: The first frame's embedding, if the config has an image_dim.
 
         Raises:
             InputError: A shape does not fit the config.
         """
         config = self.config
         check_inputs("WanTransformer", config, latent_BFHWC, timestep_B, text_BTE)
-        self._check_image(latent_BFHWC.shape[0], image_BLJ)
+        self._check_image(latent_BFHWC.shape[0], image)
         dtype = jnp.dtype(config.compute_dtype)
         grid = token_grid(latent_BFHWC.shape)
 
@@ -105,7 +105,7 @@ class WanTransformer(nnx.Module):
         time_BMD = self.time_projection(nnx.silu(time_BD))
         time_BMD = time_BMD.reshape(-1, NUM_MODULATIONS, config.width)
         text_BTD = self._embed_text(text_BTE.astype(dtype))
-        image_BLD = None if image_BLJ is None else self.image(image_BLJ.astype(dtype))
+        image_BLD = None if image is None else self.image(image.astype(dtype))
         rotary = rotary_table(grid, rope_widths(config.head_width), theta=_ROPE_THETA)
 
         x_BSD = run_stacked(
@@ -126,15 +126,15 @@ class WanTransformer(nnx.Module):
         text_BTE = jnp.pad(text_BTE, ((0, 0), (0, missing), (0, 0)))
         return self.text_out(nnx.gelu(self.text_in(text_BTE)))
 
-    def _check_image(self, batch: int, image_BLJ: jax.Array | None) -> None:
+    def _check_image(self, batch: int, image: jax.Array | None) -> None:
         config = self.config
-        if (image_BLJ is not None) != bool(config.image_dim):
+        if (image is not None) != bool(config.image_dim):
             raise InputError(
                 f"WanTransformer: expected {'an' if config.image_dim else 'no'} image, "
                 f"as image_dim={config.image_dim}, got "
-                f"{'none' if image_BLJ is None else 'one'}"
+                f"{'none' if image is None else 'one'}"
             )
-        if image_BLJ is not None:
-            length = config.num_image_positions or image_BLJ.shape[1]
+        if image is not None:
+            length = config.num_image_positions or image.shape[1]
             expected = (batch, length, config.image_dim)
-            check_shape("WanTransformer", "image", image_BLJ, expected)
+            check_shape("WanTransformer", "image", image, expected)

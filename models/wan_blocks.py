@@ -3,6 +3,8 @@
 # Shape suffixes: B batch, S tokens, D model width, I MLP width, N heads, K head width,
 # T text tokens, L image tokens, J image width, M modulations.
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -89,13 +91,15 @@ class CrossAttention(nnx.Module):
         image_BLD: Float[Array, "b l d"] | None,
     ) -> Float[Array, "b s d"]:
         q_BSNK = split_heads(self.q_norm(self.q(x_BSD)), self.num_heads)
-        k_BTNK = split_heads(self.k_norm(self.k(text_BTD)), self.num_heads)
-        v_BTNK = split_heads(self.v(text_BTD), self.num_heads)
+        split_text = functools.partial(
+            split_heads, num_heads=self.num_heads, tokens="text_tokens"
+        )
+        k_BTNK = split_text(self.k_norm(self.k(text_BTD)))
+        v_BTNK = split_text(self.v(text_BTD))
         h_BSNK = attention(q_BSNK, k_BTNK, v_BTNK, name=_CROSS)
         if image_BLD is not None:
-            keys = self.image_k_norm(self.image_k(image_BLD))
-            k_BLNK = split_heads(keys, self.num_heads)
-            v_BLNK = split_heads(self.image_v(image_BLD), self.num_heads)
+            k_BLNK = split_text(self.image_k_norm(self.image_k(image_BLD)))
+            v_BLNK = split_text(self.image_v(image_BLD))
             h_BSNK += attention(q_BSNK, k_BLNK, v_BLNK, name=_CROSS)
         return self.out(merge_heads(h_BSNK))
 
@@ -155,10 +159,10 @@ class ImageEmbedding(nnx.Module):
         self.mlp_out = linear(dim, width, ("mlp", "embed"))
         self.norm_out = LayerNorm(width, axis="width", config=config, eps=_IMAGE_EPS)
 
-    def __call__(self, image_BLJ: Float[Array, "b l j"]) -> Float[Array, "b l d"]:
+    def __call__(self, image: Float[Array, "b l j"]) -> Float[Array, "b l d"]:
         if self.has_positions:
-            image_BLJ += self.positions[...].astype(image_BLJ.dtype)[None]
-        h_BLJ = self.mlp_in(self.norm_in(image_BLJ))
+            image += self.positions[...].astype(image.dtype)[None]
+        h_BLJ = self.mlp_in(self.norm_in(image))
         return self.norm_out(self.mlp_out(nnx.gelu(h_BLJ, approximate=False)))
 
 

@@ -1,7 +1,7 @@
 """The sizes of a Wan transformer."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from jaxload.errors import InputError
 from jaxload.models.transformer_config import TransformerConfig
@@ -10,6 +10,13 @@ from jaxload.models.transformer_config import TransformerConfig
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WanConfig(TransformerConfig):
     """Sizes of a Wan transformer."""
+
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = (
+        *TransformerConfig.MAY_BE_ZERO,
+        "condition_channels",
+        "image_dim",
+        "num_image_positions",
+    )
 
     kind: Literal["wan"] = "wan"
     """The kind of transformer."""

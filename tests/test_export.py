@@ -5,16 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from safetensors.numpy import load_file
 
+from jaxload import config as config_lib
 from jaxload import export as export_command
 from jaxload import train as train_command
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import preset, weights
-from jaxload.training.run import check_model_fits
+from jaxload.training.starting import check_start
 from jaxload.training.workdir import WorkDir
 from tests.models.tiny import make, randomized
 
@@ -95,6 +95,7 @@ def test_weights_of_another_model_are_told_before_anything_is_compiled(
             f"train.weights={given}",
             "model.mlp_width=48",
         )
+    assert not (tmp_path / "run" / "config.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -112,6 +113,21 @@ def test_bad_input_is_one_line(
         export_command.main(["--workdir", str(tmp_path), *args])
 
 
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("model.lora_rank=2", "lora_rank=2: expected weights to adapt; set train.we"),
+        ("model.param_dtype=bfloat16", "param_dtype=bfloat16: expected float32 to"),
+    ],
+)
+def test_what_would_learn_nothing_is_refused(
+    debug_config: Config, assignment: str, message: str
+):
+    config = config_lib.override(debug_config, assignment)
+    with pytest.raises(InputError, match=message):
+        check_start(config, from_weights=False)
+
+
 def test_a_run_without_a_checkpoint_is_told(debug_config: Config, tmp_path: Path):
     WorkDir(tmp_path).begin(debug_config)
     with pytest.raises(InputError, match="expected a checkpoint, found none; train"):
@@ -126,10 +142,8 @@ def test_a_run_without_a_checkpoint_is_told(debug_config: Config, tmp_path: Path
     ],
 )
 def test_a_model_that_needs_more_than_text_is_refused(
-    debug_config: Config, debug_manifest: Manifest, tmp_path: Path, model, message
+    debug_config: Config, model: str, message: str
 ):
-    config = dataclasses.replace(
-        debug_config, model=dataclasses.replace(preset(model), text_dim=16)
-    )
+    config = dataclasses.replace(debug_config, model=preset(model))
     with pytest.raises(InputError, match=message):
-        check_model_fits(config, debug_manifest, Console(quiet=True))
+        check_start(config, from_weights=False)

@@ -90,11 +90,11 @@ def _input_shapes(config: ModelConfig, shape: Shape) -> dict[str, tuple[int, ...
     if isinstance(config, WanConfig):
         if config.image_dim:
             tokens = config.num_image_positions or _NUM_IMAGE_TOKENS
-            shapes["image_BLJ"] = (tokens, config.image_dim)
+            shapes["image"] = (tokens, config.image_dim)
     else:
-        shapes["pooled_BP"] = (config.pooled_dim,)
+        shapes["pooled"] = (config.pooled_dim,)
         if config.guidance:
-            shapes["guidance_B"] = ()
+            shapes["guidance"] = ()
     return shapes
 
 

@@ -41,17 +41,20 @@ class Architecture(Protocol):
         ...
 
     def projections(self) -> Flops:
-        """Of the blocks, all but attention itself."""
+        """Of the blocks, all but attention among all tokens."""
         ...
 
     def attention(self) -> Flops:
-        """Of the blocks, scores and what they weigh."""
+        """Of the blocks, scores among all tokens and what they weigh."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CrossArchitecture:
-    """Blocks of self-attention, cross-attention to the text and an MLP, as in Wan."""
+    """Blocks of self-attention, cross-attention and an MLP, as in Wan.
+
+    The latter is to the text and, where there is one, to an image.
+    """
 
     width: int
     depth: int
@@ -59,6 +62,9 @@ class CrossArchitecture:
     num_text_tokens: int
     text_dim: int
     channels: int = 16
+    condition_channels: int = 0
+    image_dim: int = 0
+    num_image_tokens: int = 0
     time_width: int = 256
 
     def embeddings(self) -> Flops:
@@ -66,26 +72,25 @@ class CrossArchitecture:
         width, text = self.width, self.num_text_tokens
         # Of time: two layers of its own and six modulations of the blocks.
         time = 2 * width * (self.time_width + 7 * width)
-        return _patches(width, self.channels) + Flops(
-            per_sample=2 * text * width * (self.text_dim + width) + time
-        )
+        image = 2 * self.num_image_tokens * self.image_dim * (self.image_dim + width)
+        return _patches(
+            width, self.channels + self.condition_channels, self.channels
+        ) + Flops(per_sample=2 * text * width * (self.text_dim + width) + time + image)
 
     def projections(self) -> Flops:
-        """Of the blocks, all but attention itself."""
+        """Of the blocks, all but attention among all tokens."""
         width = self.width
-        # Self q, k, v, out; cross q, out; both matrices of the MLP. Keys and values of
-        # the text, once a sample.
+        num_keys = self.num_text_tokens + self.num_image_tokens
+        # Self q, k, v, out; cross q, out and scores; both matrices of the MLP. Keys and
+        # values of text and image, once a sample.
         return self.depth * Flops(
-            per_sample=4 * self.num_text_tokens * width**2,
-            per_token=12 * width**2 + 4 * width * self.mlp_width,
+            per_sample=4 * num_keys * width**2,
+            per_token=12 * width**2 + 4 * width * self.mlp_width + 4 * num_keys * width,
         )
 
     def attention(self) -> Flops:
-        """Of the blocks, scores and what they weigh."""
-        return self.depth * Flops(
-            per_token=4 * self.num_text_tokens * self.width,
-            per_token_squared=4 * self.width,
-        )
+        """Of the blocks, scores among all tokens and what they weigh."""
+        return self.depth * Flops(per_token_squared=4 * self.width)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -116,12 +121,12 @@ class JointArchitecture:
         head = 4 * width**2
         # Time enters twice, at the refiner too; guidance is embedded like time.
         conditions = (3 if self.guidance else 2) * time + pooled + head
-        return _patches(width, self.channels) + Flops(
+        return _patches(width, self.channels, self.channels) + Flops(
             per_sample=2 * text * width * self.text_dim + conditions
         )
 
     def projections(self) -> Flops:
-        """Of the blocks, all but attention itself."""
+        """Of the blocks, all but attention among all tokens."""
         width, text = self.width, self.num_text_tokens
         # q, k, v, out and both matrices of the MLP; in single blocks, out is one with
         # the second of them.
@@ -134,7 +139,7 @@ class JointArchitecture:
         ) + Flops(per_sample=modulations * width**2 + refiner)
 
     def attention(self) -> Flops:
-        """Of the blocks, scores and what they weigh."""
+        """Of the blocks, scores among all tokens and what they weigh."""
         text = self.num_text_tokens
         num_blocks = self.num_double_blocks + self.num_single_blocks
         per_pair = 4 * self.width
@@ -171,6 +176,6 @@ def analytic_cost(architecture: Architecture, *, remat: Remat = "none") -> CostM
     )
 
 
-def _patches(width: int, channels: int) -> Flops:
+def _patches(width: int, in_channels: int, out_channels: int) -> Flops:
     """Of the patch embedding of 2x2, and of its inverse."""
-    return Flops(per_token=16 * channels * width)
+    return Flops(per_token=8 * (in_channels + out_channels) * width)

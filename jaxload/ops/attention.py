@@ -27,18 +27,18 @@ def attention_reference(
     k_BTNK: Float[Array, "b t n k"],
     v_BTNK: Float[Array, "b t n k"],
     *,
-    key_lengths_B: Int[Array, " b"] | None = None,
+    key_lengths: Int[Array, " b"] | None = None,
 ) -> Float[Array, "b s n k"]:
     """Defines `attention` in plain JAX, with the scores of all pairs at once."""
-    if key_lengths_B is not None:
-        key_lengths_B, k_BTNK, v_BTNK = _without_padding(key_lengths_B, k_BTNK, v_BTNK)
+    if key_lengths is not None:
+        key_lengths, k_BTNK, v_BTNK = _without_padding(key_lengths, k_BTNK, v_BTNK)
     q32_BSNK, k32_BTNK, v32_BTNK = (
         x.astype(jnp.float32) for x in (q_BSNK, k_BTNK, v_BTNK)
     )
     scores_BNST = jnp.einsum("bsnk,btnk->bnst", q32_BSNK, k32_BTNK)
     scores_BNST /= math.sqrt(q_BSNK.shape[-1])
-    if key_lengths_B is not None:
-        valid_BT = _is_key(key_lengths_B, k_BTNK)
+    if key_lengths is not None:
+        valid_BT = _is_key(key_lengths, k_BTNK)
         scores_BNST = jnp.where(valid_BT[:, None, None], scores_BNST, -jnp.inf)
     weights_BNST = jax.nn.softmax(scores_BNST, axis=-1)
     out_BSNK = jnp.einsum("bnst,btnk->bsnk", weights_BNST, v32_BTNK)
@@ -50,7 +50,7 @@ def attention(
     k_BTNK: Float[Array, "b t n k"],
     v_BTNK: Float[Array, "b t n k"],
     *,
-    key_lengths_B: Int[Array, " b"] | None = None,
+    key_lengths: Int[Array, " b"] | None = None,
     name: str = SAVED,
 ) -> Float[Array, "b s n k"]:
     """Returns `softmax(q k^T / sqrt(K)) v` in the dtype of q.
@@ -68,17 +68,17 @@ def attention(
         q_BSNK: float32, bfloat16 or float16.
         k_BTNK: The dtype of q.
         v_BTNK: The dtype of q.
-        key_lengths_B: Each sample attends to so many of its keys only, and what the
+        key_lengths: Each sample attends to so many of its keys only, and what the
             others hold has no effect. A sample of length 0 gets zeros.
         name: What policies of `jax.checkpoint` call the result and its logsumexp.
 
     Raises:
         ValueError: A shape or a dtype is not as above.
     """
-    _check_arguments(q_BSNK, k_BTNK, v_BTNK, key_lengths_B)
+    _check_arguments(q_BSNK, k_BTNK, v_BTNK, key_lengths)
     lengths = []
-    if key_lengths_B is not None:
-        lengths_B, k_BTNK, v_BTNK = _without_padding(key_lengths_B, k_BTNK, v_BTNK)
+    if key_lengths is not None:
+        lengths_B, k_BTNK, v_BTNK = _without_padding(key_lengths, k_BTNK, v_BTNK)
         lengths = [lengths_B]
     q_BSNK, k_BTNK, v_BTNK, *lengths = vary_alike(q_BSNK, k_BTNK, v_BTNK, *lengths)
     return _attention(q_BSNK, k_BTNK, v_BTNK, tuple(lengths), name)
@@ -138,7 +138,8 @@ def _without_padding(
     k_BTNK, v_BTNK = (
         jnp.where(mask_BT11, x, jnp.zeros((), x.dtype)) for x in (k_BTNK, v_BTNK)
     )
-    return jnp.maximum(lengths_B, 1).astype(jnp.int32), k_BTNK, v_BTNK
+    lengths_B = jnp.clip(lengths_B, 1, k_BTNK.shape[1])
+    return lengths_B.astype(jnp.int32), k_BTNK, v_BTNK
 
 
 def _is_key(lengths_B: Array, k_BTNK: Array) -> Array:

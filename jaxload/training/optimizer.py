@@ -80,5 +80,8 @@ def _decayed(params: optax.Params) -> optax.Params:
     """Matrices decay; biases, norms and modulations do not."""
     # By name: parameters of stacked blocks have one axis more than they are used with.
     return jax.tree.map_with_path(
-        lambda path, _: "kernel" in jax.tree_util.keystr(path), params
+        lambda path, _: any(
+            name in jax.tree_util.keystr(path) for name in ("kernel", "lora_")
+        ),
+        params,
     )

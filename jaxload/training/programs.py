@@ -35,21 +35,27 @@ def make_trainer(config: Config) -> Trainer:
 
 
 def lowerings(
-    config: Config, plan: Plan, mesh: Mesh, trainer: Trainer
+    config: Config,
+    plan: Plan,
+    mesh: Mesh,
+    trainer: Trainer,
+    *,
+    from_weights: bool = False,
 ) -> dict[str, Callable[[], Lowered]]:
-    """Everything that runs on devices, by name: a bucket's program has its name."""
+    """Everything that runs on devices, by name: a bucket's program has its name.
+
+    The first one makes the state: of noise, or of the parameters that it is given.
+    """
     everywhere = replicated(mesh)
     state, sums = _abstract_init(config, trainer, mesh)
 
-    def init():
-        return _init(config, trainer)
-
+    init = trainer.init if from_weights else lambda: _init(config, trainer)
     jit_init = jax.jit(init, out_shardings=everywhere)
     jit_update = jax.jit(
         trainer.update, donate_argnums=(0, 1), out_shardings=everywhere
     )
     named: dict[str, Callable[[], Lowered]] = {
-        INIT: lambda: jit_init.lower(),
+        INIT: lambda: jit_init.lower(*(state.model if from_weights else ())),
         UPDATE: lambda: jit_update.lower(state, sums),
         SAMPLE: lambda: lower_sampler(config, trainer, state.model, mesh),
     }

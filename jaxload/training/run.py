@@ -1,34 +1,25 @@
 """A training run from config to picture, phase by phase."""
 
 import contextlib
-import dataclasses
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 
 import grain
 import jax
-import numpy as np
-from flax import nnx
 from jax.sharding import Mesh
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 from rich.console import Console
 
 from jaxload.balance import plan as plan_lib
 from jaxload.balance.plan import Plan
 from jaxload.balance.schedule import Lockstep
 from jaxload.config import Config
-from jaxload.data.codec import load_codec
 from jaxload.data.loader import ReadAhead, micro_batch_dataset
 from jaxload.data.manifest import Manifest
-from jaxload.data.media import write_gif
-from jaxload.data.text import load_text_encoder, pad_text
 from jaxload.errors import InputError
 from jaxload.files import read_json, write_atomically
-from jaxload.models import MMDiTConfig, ModelConfig, weights
-from jaxload.models.weights import Naming
 from jaxload.opening import open_dataset
-from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh, replicated
+from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh
 from jaxload.plan_report import print_plan
 from jaxload.planning import check_plan, plan_run
 from jaxload.progress import phase
@@ -40,25 +31,22 @@ from jaxload.training.programs import (
     INIT,
     SAMPLE,
     abstract_state,
-    lower_sampler,
     lowerings,
     make_trainer,
-    split_trained,
     training_programs,
 )
-from jaxload.training.step import Trainer, TrainState
+from jaxload.training.starting import check_start, load_start
 from jaxload.training.telemetry import (
     MetricsFile,
     ProgressLine,
     StepMetrics,
     read_metrics,
 )
+from jaxload.training.trained import draw_sample
 from jaxload.training.workdir import RESTORE, WorkDir
 
 _DEVICE_PREFETCH = 2  # Micro-batches that lie on the devices ahead of their use.
 _MAX_COMPILE_THREADS = 8  # Each may take gigabytes for a large model.
-_FPS = 8
-_ENLARGE = 4
 
 
 def train(config: Config, workdir: WorkDir, console: Console) -> None:
@@ -69,23 +57,22 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     check_model_fits(config, manifest, console)
     mesh = replica_mesh()
     plan = _settle_plan(config, manifest, mesh, workdir)
+    from_weights = bool(config.train.weights) and not workdir.has_checkpoint
+    check_start(config, from_weights=from_weights)
     rows = read_metrics(workdir.metrics)
     workdir.begin(config)
     write_atomically(workdir.plan, plan_lib.to_json(plan))
     print_plan(plan, console)
 
+    # --- Programs: after this, nothing is compiled any more ---
+    trainer = make_trainer(config)
+    named = lowerings(config, plan, mesh, trainer, from_weights=from_weights)
+    compiled = _compile(named, workdir, console)
+
+    # --- State and loop ---
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
-        # --- Weights to start from, first: they may be those of another model ---
-        trainer = make_trainer(config)
-        start = checkpoints.latest_step() or 0
-        given = None if start else _load_weights(config, trainer, mesh, console)
-
-        # --- Programs: after this, nothing is compiled any more ---
-        compiled = _compile(config, plan, mesh, trainer, workdir, console)
-
-        # --- State and loop ---
         schedule = Lockstep(
             buckets=plan.buckets,
             seed=config.train.seed,
@@ -93,10 +80,10 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
             accumulate=config.train.accumulate,
         )
         batches = _device_batches(config, manifest, schedule, mesh)
-        state, sums = compiled[INIT]()
-        if given is not None:
-            params, frozen = given
-            state = dataclasses.replace(state, params=params, frozen=frozen)
+        start = checkpoints.latest_step() or 0
+        given = load_start(config, trainer, mesh, console) if from_weights else ()
+        state, sums = compiled[INIT](*given)
+        del given
         if start:
             state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
             batches.set_state(checkpoints.restore_data(start))
@@ -118,47 +105,9 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
             )
 
     # --- What people look at ---
-    _draw_sample(config, compiled[SAMPLE], state, mesh, workdir.sample)
+    draw_sample(config, compiled[SAMPLE], state, mesh, workdir.sample)
     draw_figure(read_metrics(workdir.metrics), workdir.figure)
     workdir.mark_finished(config)
-
-
-def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> None:
-    """Draws the config's sample from the newest checkpoint of a run."""
-    mesh = replica_mesh()
-    trainer = make_trainer(config)
-    state = _newest_state(config, trainer, mesh, workdir)
-    enable_compile_cache(workdir.compile_cache)
-    with phase(console, "compiling", 1) as advance:
-        sampler = lower_sampler(config, trainer, state.model, mesh).compile()
-        advance()
-    _draw_sample(config, sampler, state, mesh, path)
-
-
-def export(
-    config: Config, workdir: WorkDir, path: Path, names: Naming, console: Console
-) -> None:
-    """Writes the weights of the newest checkpoint of a run, with adapters merged in."""
-    trainer = make_trainer(config)
-    state = _newest_state(config, trainer, replica_mesh(), workdir)
-    with phase(console, "writing", 1) as advance:
-        weights.save(nnx.merge(trainer.graphdef, *state.model), path, names=names)
-        advance()
-
-
-def _newest_state(
-    config: Config, trainer: Trainer, mesh: Mesh, workdir: WorkDir
-) -> TrainState:
-    with Checkpoints(
-        workdir.checkpoints, keep=config.train.keep_checkpoints
-    ) as checkpoints:
-        step = checkpoints.latest_step()
-        if step is None:
-            raise InputError(
-                f"work directory {workdir.path}: expected a checkpoint, found none; "
-                "train the run further first"
-            )
-        return checkpoints.restore(step, abstract_state(config, trainer, mesh))
 
 
 class _Reporter:
@@ -218,7 +167,6 @@ def check_model_fits(config: Config, manifest: Manifest, console: Console) -> No
                 f"{section}.{field}={wanted}: data set {manifest.directory} was made "
                 f"with {found}; set {section}.{field}={found}"
             )
-    _check_conditions(config.model)
     lengths = manifest.read_column("text_tokens").to_numpy()
     num_cut = int((lengths > config.model.num_text_tokens).sum())
     if num_cut:
@@ -228,26 +176,6 @@ def check_model_fits(config: Config, manifest: Manifest, console: Console) -> No
             f"{lengths.max()} tokens",
             highlight=False,
         )
-
-
-def _check_conditions(model: ModelConfig) -> None:
-    """Refuses a model that asks for more than latents and text."""
-    if isinstance(model, MMDiTConfig):
-        asked = {
-            "guidance": (model.guidance, False),
-            "pooled_dim": (model.pooled_dim, model.text_dim),
-        }
-    else:
-        asked = {
-            "condition_channels": (model.condition_channels, 0),
-            "image_dim": (model.image_dim, 0),
-        }
-    for name, (got, expected) in asked.items():
-        if got != expected:
-            raise InputError(
-                f"model.{name}={got}: expected {expected} to train: data sets hold "
-                f"latents and text alone; set model.{name}={expected}"
-            )
 
 
 def _settle_plan(
@@ -262,30 +190,10 @@ def _settle_plan(
     return plan_run(config, manifest, num_replicas=mesh.size)
 
 
-def _load_weights(
-    config: Config, trainer: Trainer, mesh: Mesh, console: Console
-) -> tuple[nnx.State, nnx.State] | None:
-    """The weights that a run starts from, if it is told to start from any."""
-    if not config.train.weights:
-        return None
-    like = abstract_state(config, trainer, mesh).model
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, nnx.merge_state(*like))
-    with phase(console, "loading weights", 1) as advance:
-        model = weights.load(config.train.weights, config.model, shardings=shardings)
-        advance()
-    return split_trained(model)
-
-
 def _compile(
-    config: Config,
-    plan: Plan,
-    mesh: Mesh,
-    trainer: Trainer,
-    workdir: WorkDir,
-    console: Console,
+    named: Mapping[str, Callable[[], Lowered]], workdir: WorkDir, console: Console
 ) -> dict[str, Compiled]:
     enable_compile_cache(workdir.compile_cache)
-    named = lowerings(config, plan, mesh, trainer)
     with phase(console, "compiling", len(named)) as advance:
         return compile_ahead(
             named,
@@ -314,19 +222,3 @@ def _device_batches(
             on_device, prefetch_buffer_size=_DEVICE_PREFETCH
         )
     )
-
-
-def _draw_sample(
-    config: Config, sampler: Compiled, state: TrainState, mesh: Mesh, path: Path
-) -> None:
-    """Draws the config's sample and writes it as an animation."""
-    encoder = load_text_encoder(config.data.text_encoder, config.model.text_dim)
-    text = encoder.encode(config.sample.caption)
-    latent = sampler(
-        state.model,
-        jax.device_put(pad_text(text, config.model.num_text_tokens), replicated(mesh)),
-        jax.device_put(np.int32(config.sample.seed), replicated(mesh)),
-    )
-    codec = load_codec(config.data.codec)
-    video = codec.decode(np.asarray(jax.device_get(latent)))
-    write_gif(path, video, fps=_FPS, enlarge=_ENLARGE)

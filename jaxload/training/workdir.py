@@ -27,6 +27,7 @@ _CHANGEABLE = (
     "train.log_every",
     "train.checkpoint_every",
     "train.keep_checkpoints",
+    "train.weights",
     "sample.caption",
     "sample.shape",
     "sample.num_steps",
@@ -60,6 +61,11 @@ class WorkDir:
     def checkpoints(self) -> Path:
         """Training states by step."""
         return self.path / "checkpoints"
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is one to continue from."""
+        return any(path.name.isdigit() for path in self.checkpoints.glob("*"))
 
     @property
     def compile_cache(self) -> Path:

@@ -7,6 +7,8 @@ from typing import Any
 from jaxload.errors import InputError
 
 CLASS_NAME = "_class_name"
+NUM_TEXT_TOKENS = "_num_text_tokens"
+"""Ours: diffusers leaves it to pipelines, and to it what begins so is no field."""
 
 
 class Fields:

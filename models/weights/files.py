@@ -5,7 +5,7 @@ A file is the length of its header in 8 bytes, the header in JSON, then the tens
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +79,12 @@ def read_header(path: Path) -> dict[str, Stored]:
     return _tensors(path, header, start=_LENGTH_BYTES + length, size=size)
 
 
-def _tensors(
-    path: Path, header: Mapping[str, Any], *, start: int, size: int
-) -> dict[str, Stored]:
+def _tensors(path: Path, header: Any, *, start: int, size: int) -> dict[str, Stored]:
+    if not isinstance(header, dict):
+        raise InputError(
+            f"{path}: expected a header that names tensors, got {header!r:.80}; "
+            f"{_DOWNLOAD}"
+        )
     tensors = {}
     for name, entry in header.items():
         if name == "__metadata__":
@@ -100,7 +103,7 @@ def _tensors(
                 f"{path}: expected {start + end} bytes or more, since {name} ends "
                 f"there, got {size}; {_DOWNLOAD}"
             )
-        dtype = DTYPES.get(entry["dtype"])
+        dtype = DTYPES.get(str(entry["dtype"]))
         if dtype and end - begin != dtype.itemsize * int(np.prod(shape)):
             raise InputError(
                 f"{path}: expected {list(shape)} of {entry['dtype']} as {name}, got "

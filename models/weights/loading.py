@@ -14,7 +14,7 @@ from jax.sharding import Sharding
 from jaxload.errors import InputError
 from jaxload.models.mmdit import MMDiT
 from jaxload.models.wan import WanTransformer
-from jaxload.models.weights import checkpoint
+from jaxload.models.weights import layout
 from jaxload.models.weights.families import family_of, match
 from jaxload.models.weights.families import read_config as _read_config
 from jaxload.models.weights.files import Stored, copy
@@ -29,7 +29,7 @@ Bounds = tuple[tuple[int, int], ...]
 
 def read_config(path: str | os.PathLike[str]) -> Any:
     """Reads the config of the model that `load` would make of a path."""
-    return _read_config(checkpoint.find(Path(path)).config)
+    return _read_config(layout.find(Path(path)).config)
 
 
 def load(
@@ -37,6 +37,7 @@ def load(
     config: Any = None,
     *,
     shardings: nnx.State[Any, Any] | None = None,
+    rngs: nnx.Rngs | None = None,
 ) -> WanTransformer | MMDiT:
     """Makes a model of safetensors, straight into arrays as they are to be sharded.
 
@@ -50,15 +51,16 @@ def load(
         config: Of the model; None reads config.json, which is beside the files.
         shardings: Of each parameter, in the structure of the model's state; None puts
             all on the default device.
+        rngs: Of the adapters; None draws them as `nnx.Rngs(0)` does.
 
     Raises:
         InputError: The files are not those of such a model.
     """
-    found = checkpoint.find(Path(path))
+    found = layout.find(Path(path))
     if config is None:
         config = _read_config(found.config)
     family = family_of(config)
-    create = functools.partial(_create, family, config)
+    create = functools.partial(_create, family, config, rngs or nnx.Rngs(0))
     graphdef, state = nnx.split(nnx.eval_shape(create))
     variables = variables_of(state)
     placed = _shardings(variables, shardings)
@@ -75,8 +77,21 @@ def load(
     return cast(WanTransformer | MMDiT, nnx.merge(graphdef, loaded))
 
 
-def _create(family: Family, config: Any) -> nnx.Module:
-    return family.model(config, rngs=nnx.Rngs(0))
+def check(path: str | os.PathLike[str], config: Any) -> None:
+    """Reads which tensors there are, and no more.
+
+    Raises:
+        InputError: `load` would fail.
+    """
+    found, family = layout.find(Path(path)), family_of(config)
+    create = functools.partial(_create, family, config, nnx.Rngs(0))
+    variables = variables_of(nnx.state(nnx.eval_shape(create)))
+    shapes = {p: v.get_value().shape for p, v in variables.items() if is_stored(v)}
+    match(found.place, family, shapes, found.tensors())
+
+
+def _create(family: Family, config: Any, rngs: nnx.Rngs) -> nnx.Module:
+    return family.model(config, rngs=nnx.clone(rngs))
 
 
 def _shardings(

@@ -5,7 +5,7 @@ import re
 
 from jaxload.models.mmdit import MMDiT
 from jaxload.models.mmdit_config import MMDiTConfig
-from jaxload.models.weights.configs import CLASS_NAME, Fields
+from jaxload.models.weights.configs import CLASS_NAME, NUM_TEXT_TOKENS, Fields
 from jaxload.models.weights.names import (
     AS_IT_IS,
     CHANNELS_FIRST,
@@ -36,6 +36,7 @@ _FIXED = {
 
 _DEFAULTS = {
     **_FIXED,
+    NUM_TEXT_TOKENS: _NUM_TEXT_TOKENS,
     "in_channels": 16,
     "out_channels": 16,
     "num_attention_heads": 24,
@@ -222,7 +223,7 @@ def _read_config(fields: Fields) -> MMDiTConfig:
         num_heads=num_heads,
         mlp_width=int(num_heads * head_width * fields.number("mlp_ratio")),
         text_dim=fields.count("text_embed_dim"),
-        num_text_tokens=_NUM_TEXT_TOKENS,
+        num_text_tokens=fields.count(NUM_TEXT_TOKENS),
         pooled_dim=fields.count("pooled_projection_dim"),
         channels=channels,
         guidance=fields.get("guidance_embeds"),
@@ -239,6 +240,7 @@ def _write_config(config: MMDiTConfig) -> dict[str, object]:
         ratio = math.nextafter(ratio, math.inf)
     return {
         CLASS_NAME: _NAME,
+        NUM_TEXT_TOKENS: config.num_text_tokens,
         **_FIXED,
         "in_channels": config.channels,
         "out_channels": config.channels,

@@ -13,7 +13,7 @@ from flax import nnx
 from jax.experimental import multihost_utils
 
 from jaxload.errors import InputError
-from jaxload.models.weights import checkpoint
+from jaxload.models.weights import layout
 from jaxload.models.weights.families import family_of
 from jaxload.models.weights.files import Described
 from jaxload.models.weights.names import NAMINGS, Naming, Piece, tensors_of
@@ -35,7 +35,7 @@ def save(
     Args:
         model: Of a family that is known, with a `config`.
         path: A file if it ends in .safetensors, else a directory in the layout of
-            diffusers, with its config.json if the names are of diffusers too.
+            diffusers, with its config.json.
         names: Of diffusers, the original ones, or those with ComfyUI's prefix.
         max_file_bytes: The most that one of a directory's files may have.
     """
@@ -59,12 +59,12 @@ def save(
             yield piece.form.to_file(value)
 
     if jax.process_index() == 0:
-        checkpoint.write(
+        layout.write(
             Path(path),
             described,
             chunks,
             max_file_bytes=max_file_bytes,
-            config=family.write_config(config) if names == "diffusers" else None,
+            config=family.write_config(config),
         )
     else:  # The first process cannot gather alone.
         for tensor in described:
@@ -79,7 +79,7 @@ def _value(model: nnx.Module, piece: Piece) -> np.ndarray:
     *owners, name = piece.path
     owner: Any = functools.reduce(getattr, owners, model)
     value = _layer(getattr(owner, name).get_value(), piece.layer)
-    if name == "kernel" and hasattr(owner, "lora_a"):
+    if name == "kernel" and owner.has_lora:
         a, b = (
             _layer(adapter.get_value(), piece.layer)
             for adapter in (owner.lora_a, owner.lora_b)

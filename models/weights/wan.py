@@ -4,7 +4,7 @@ import re
 
 from jaxload.models.wan import WanTransformer
 from jaxload.models.wan_config import WanConfig
-from jaxload.models.weights.configs import CLASS_NAME, Fields
+from jaxload.models.weights.configs import CLASS_NAME, NUM_TEXT_TOKENS, Fields
 from jaxload.models.weights.names import (
     AS_IT_IS,
     LEADING_ONE,
@@ -37,6 +37,7 @@ _IMAGE_SIZES = {"t2v": (0, 0), "i2v": (1280, 0), "flf2v": (1280, 514)}
 
 _DEFAULTS = {
     **_FIXED,
+    NUM_TEXT_TOKENS: _NUM_TEXT_TOKENS,
     "num_attention_heads": 40,
     "attention_head_dim": 128,
     "in_channels": 16,
@@ -120,7 +121,7 @@ def _read_config(fields: Fields) -> WanConfig:
         num_heads=num_heads,
         mlp_width=fields.count("ffn_dim"),
         text_dim=fields.count("text_dim"),
-        num_text_tokens=_NUM_TEXT_TOKENS,
+        num_text_tokens=fields.count(NUM_TEXT_TOKENS),
         channels=channels,
         condition_channels=in_channels - channels,
         image_dim=image_dim,
@@ -157,6 +158,7 @@ def _read_original_config(fields: Fields) -> WanConfig:
 def _write_config(config: WanConfig) -> dict[str, object]:
     return {
         CLASS_NAME: _NAME,
+        NUM_TEXT_TOKENS: config.num_text_tokens,
         **_FIXED,
         "num_attention_heads": config.num_heads,
         "attention_head_dim": config.head_width,

@@ -81,6 +81,30 @@ def test_remat_runs_the_blocks_forward_once_more():
     assert plain.source != remat.source
 
 
+def test_remat_of_attention_spares_what_is_quadratic():
+    none, attention, full = (
+        analytic_cost(architecture_of(preset("wan2.1-t2v-1.3b")), remat=remat)
+        for remat in ("none", "attention", "full")
+    )
+    assert attention.per_token_squared == none.per_token_squared
+    # Attention to the text is linear in tokens, and runs again.
+    assert attention.per_token == full.per_token
+    assert attention.per_sample == full.per_sample
+
+
+def test_an_image_costs_its_keys_and_what_attends_to_them():
+    text, image = (
+        analytic_cost(architecture_of(preset(f"wan2.1-{kind}-14b")))
+        for kind in ("t2v", "i2v")
+    )
+    width, depth, tokens = 5120, 40, 257
+    keys_and_values = 3 * depth * 4 * tokens * width**2
+    embedding = 3 * 2 * tokens * 1280 * (1280 + width)
+    assert image.per_sample - text.per_sample == keys_and_values + embedding
+    scores, patches = 3 * depth * 4 * tokens * width, 3 * 8 * 20 * width
+    assert image.per_token - text.per_token == scores + patches
+
+
 def test_the_depth_scales_the_blocks_alone():
     wan = architecture_of(preset("wan2.1-t2v-14b"))
     assert isinstance(wan, CrossArchitecture)

@@ -61,17 +61,17 @@ def arguments(golden: Golden) -> tuple[tuple[jax.Array, ...], dict[str, jax.Arra
     latent = jnp.asarray(channels_last(given["latent"]))
     positional = (latent, jnp.asarray(given["timestep"]), jnp.asarray(given["text"]))
     names = {
-        "image": "image_BLJ",
-        "text_lengths": "text_lengths_B",
-        "pooled": "pooled_BP",
-        "guidance": "guidance_B",
+        "image": "image",
+        "text_lengths": "text_lengths",
+        "pooled": "pooled",
+        "guidance": "guidance",
     }
     named = {names[name]: x for name, x in given.items() if name in names}
-    if "image_BLJ" in named:
-        image = named["image_BLJ"]
-        named["image_BLJ"] = image.reshape(latent.shape[0], -1, image.shape[-1])
-    if "text_lengths_B" in named:
-        named["text_lengths_B"] = named["text_lengths_B"].astype(np.int32)
+    if "image" in named:
+        image = named["image"]
+        named["image"] = image.reshape(latent.shape[0], -1, image.shape[-1])
+    if "text_lengths" in named:
+        named["text_lengths"] = named["text_lengths"].astype(np.int32)
     return positional, {name: jnp.asarray(x) for name, x in named.items()}
 
 
@@ -88,13 +88,13 @@ class Ours(NamedTuple):
     """By the names of diffusers."""
 
 
-def run(golden: Golden, directory: Path, *, compute_dtype: str = "float32") -> Ours:
+def run(golden: Golden, directory: Path, **types: Any) -> Ours:
     """Loads the weights as a user would, and runs forward and backward."""
     config = dataclasses.replace(
         weights.read_config(write_directory(golden, directory)),
         # Text is not padded in diffusers, which leaves that to its pipelines.
         num_text_tokens=golden.case["text_tokens"],
-        compute_dtype=compute_dtype,
+        **({"compute_dtype": "float32"} | types),
     )
     graphdef, params = nnx.split(weights.load(directory, config))
     (latent, *others), named = arguments(golden)

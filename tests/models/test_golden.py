@@ -51,8 +51,12 @@ def test_gradients_of_parameters(golden: Golden, ours: Ours):
         assert largest_error(ours.param_grads[name], gradient) < 1e-5, name
 
 
-def test_bfloat16_is_as_near_as_that_of_diffusers(golden: Golden, tmp_path: Path):
-    half = golden_lib.run(golden, tmp_path, compute_dtype="bfloat16").output
+@pytest.mark.parametrize("param_dtype", ["float32", "bfloat16"])
+def test_bfloat16_is_as_near_as_that_of_diffusers(
+    golden: Golden, tmp_path: Path, param_dtype: str
+):
+    types = {"compute_dtype": "bfloat16", "param_dtype": param_dtype}
+    half = golden_lib.run(golden, tmp_path, **types).output
     exact = channels_last(golden.tensors["output"])
     theirs = channels_last(golden.tensors["output_bfloat16"])
     for norm in (np.max, np.mean):

@@ -26,22 +26,22 @@ from tests.models.tiny import CONFIGS, inputs, make
         ("wan", {"text_BTE": (2, 13, 16)}, "1 to 12 text tokens, got 13; cut the"),
         (
             "wan",
-            {"image_BLJ": (2, 4, 10)},
+            {"image": (2, 4, 10)},
             "no image, as image_dim=0, got one",
         ),
-        ("wan-image", {"image_BLJ": None}, "expected an image, as image_dim=10, got"),
-        ("wan-image", {"image_BLJ": (2, 5, 10)}, r"image of shape \(2, 4, 10\), got"),
+        ("wan-image", {"image": None}, "expected an image, as image_dim=10, got"),
+        ("wan-image", {"image": (2, 5, 10)}, r"image of shape \(2, 4, 10\), got"),
         ("wan-image", {"latent_BFHWC": (2, 3, 4, 6, 16)}, "of 36 channels, got 16"),
         ("mmdit", {"latent_BFHWC": (2, 3, 5, 6, 16)}, "MMDiT: latent height is 5"),
-        ("mmdit", {"text_lengths_B": (3,)}, r"text_lengths of shape \(2,\), got"),
-        ("mmdit", {"pooled_BP": (2, 9)}, r"pooled of shape \(2, 8\), got \(2, 9\)"),
-        ("mmdit", {"pooled_BP": None}, "pooled text of width 8, got none; the mean of"),
+        ("mmdit", {"text_lengths": (3,)}, r"text_lengths of shape \(2,\), got"),
+        ("mmdit", {"pooled": (2, 9)}, r"pooled of shape \(2, 8\), got \(2, 9\)"),
+        ("mmdit", {"pooled": None}, "pooled text of width 8, got none; the mean of"),
         (
             "mmdit",
-            {"guidance_B": None},
+            {"guidance": None},
             "guidance, as guidance=True, got none",
         ),
-        ("mmdit", {"guidance_B": (3,)}, r"guidance of shape \(2,\), got \(3,\)"),
+        ("mmdit", {"guidance": (3,)}, r"guidance of shape \(2,\), got \(3,\)"),
     ],
 )
 def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
@@ -50,8 +50,8 @@ def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
         name: None if shape is None else jnp.zeros(shape)
         for name, shape in given.items()
     }
-    if "text_lengths_B" in arrays:
-        arrays["text_lengths_B"] = jnp.zeros(3, jnp.int32)
+    if "text_lengths" in arrays:
+        arrays["text_lengths"] = jnp.zeros(3, jnp.int32)
     model = nnx.eval_shape(lambda: make(config))
     # As users call it: jaxtyping is for tests, and would speak first.
     function = type(model).__call__

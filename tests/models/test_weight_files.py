@@ -1,4 +1,4 @@
-"""Tests of jaxload.models.weights.files and checkpoint: what lies on the disk."""
+"""Tests of jaxload.models.weights.files and layout: what lies on the disk."""
 
 import json
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ import safetensors
 import safetensors.numpy
 
 from jaxload.errors import InputError
-from jaxload.models.weights import checkpoint, files
+from jaxload.models.weights import files, layout
 from jaxload.models.weights.files import Described
 
 ARRAYS = {
@@ -29,8 +29,8 @@ def chunks_of(tensor: Described) -> Iterator[np.ndarray]:
     yield ARRAYS[tensor.name]
 
 
-def write(path: Path, *, max_file_bytes: int = 1_000, config=None) -> None:
-    checkpoint.write(
+def write(path: Path, *, max_file_bytes: int = 1_000, **config: object) -> None:
+    layout.write(
         path,
         describe(ARRAYS),
         chunks_of,
@@ -107,19 +107,34 @@ def test_large_models_are_cut_into_files_with_an_index(tmp_path: Path):
     write(tmp_path, max_file_bytes=30)
     parts = [f"diffusion_pytorch_model-0000{i}-of-00002.safetensors" for i in (1, 2)]
     index = "diffusion_pytorch_model.safetensors.index.json"
-    assert names_in(tmp_path) == [*parts, index]
+    assert names_in(tmp_path) == ["config.json", *parts, index]
     assert json.loads((tmp_path / index).read_text()) == {
         "metadata": {"total_size": 24 + 10 + 16},
         "weight_map": {"a": parts[0], "b": parts[1], "c": parts[1]},
     }
-    assert checkpoint.find(tmp_path).tensors().keys() == ARRAYS.keys()
+    assert layout.find(tmp_path).tensors().keys() == ARRAYS.keys()
+
+
+@pytest.mark.parametrize("header", [b"[]", b"3", b'{"a": {"dtype": ["F32"]}}'])
+def test_a_header_that_names_no_tensors_is_refused(tmp_path: Path, header: bytes):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(InputError, match=r"x\.safetensors: expected .* download"):
+        files.read_header(path)
+
+
+def test_an_index_of_something_else_is_refused(tmp_path: Path):
+    index = tmp_path / "diffusion_pytorch_model.safetensors.index.json"
+    index.write_text('{"weight_map": {"a": 3}}')
+    with pytest.raises(InputError, match="expected a weight_map from tensors to files"):
+        layout.find(tmp_path)
 
 
 def test_files_of_another_save_are_gone(tmp_path: Path):
     single = "diffusion_pytorch_model.safetensors"
     write(tmp_path, max_file_bytes=30)
     (tmp_path / "other.safetensors").touch()
-    write(tmp_path, config={"x": 1})
+    write(tmp_path, x=1)
     assert names_in(tmp_path) == ["config.json", single, "other.safetensors"]
     write(tmp_path, max_file_bytes=30)
     assert single not in names_in(tmp_path)
@@ -143,12 +158,12 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, max_file_bytes:
         yield ARRAYS[tensor.name] + ARRAYS[tensor.name]
 
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.write(
+        layout.write(
             tmp_path,
             describe(ARRAYS),
             fail,
             max_file_bytes=max_file_bytes,
-            config=None,
+            config={},
         )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -165,7 +180,7 @@ def test_a_model_is_found_in_a_directory(tmp_path: Path, names: list[str], found
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         files.write(tmp_path / name, [], [])
-    place = checkpoint.find(tmp_path)
+    place = layout.find(tmp_path)
     assert place.files == (tmp_path / names[found],)
     assert place.config == (tmp_path / names[found]).parent / "config.json"
 
@@ -177,28 +192,28 @@ def test_an_index_of_any_name_is_found(tmp_path: Path):
     weight_map = {"a": "x-2.safetensors", "b": "x-1.safetensors"}
     index.write_text(json.dumps({"weight_map": weight_map}))
     for path in (tmp_path, index):
-        files_found = checkpoint.find(path).files
+        files_found = layout.find(path).files
         assert [path.name for path in files_found] == sorted(weight_map.values())
     (tmp_path / "x-2.safetensors").unlink()
     with pytest.raises(InputError, match=r"expected 2 files .* but x-2\.safetensors;"):
-        checkpoint.find(tmp_path)
+        layout.find(tmp_path)
     index.write_text("{}")
     with pytest.raises(InputError, match=r"expected a weight_map .* got None;"):
-        checkpoint.find(tmp_path)
+        layout.find(tmp_path)
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match=r"or one other \.safetensors file, .* none;"):
-        checkpoint.find(tmp_path)
+        layout.find(tmp_path)
     with pytest.raises(InputError, match=r"x: expected .* got nothing there"):
-        checkpoint.find(tmp_path / "x")
+        layout.find(tmp_path / "x")
     (tmp_path / "model.ckpt").touch()
     with pytest.raises(InputError, match="convert other files first"):
-        checkpoint.find(tmp_path / "model.ckpt")
+        layout.find(tmp_path / "model.ckpt")
     for name in ("a.safetensors", "b.safetensors"):
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"one model, got 2 files: a\.safetensors, b"):
-        checkpoint.find(tmp_path)
+        layout.find(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path):

@@ -277,6 +277,8 @@ def test_the_config_is_read_and_written(config: Config, tmp_path: Path):
 @pytest.mark.parametrize("names", ["original", "comfyui"])
 def test_without_a_config_it_must_be_given(names: Naming, tmp_path: Path):
     weights.save(make(WAN), tmp_path, names=names)
+    assert weights.read_config(tmp_path) == WAN
+    (tmp_path / "config.json").unlink()
     message = r"config\.json: .* got no such file; give the config when you load"
     with pytest.raises(InputError, match=message):
         weights.load(tmp_path)

@@ -50,11 +50,11 @@ def inputs(
     }
     if config.kind == "wan" and config.image_dim:
         tokens = config.num_image_positions
-        given["image_BLJ"] = normal(3, batch, tokens, config.image_dim)
+        given["image"] = normal(3, batch, tokens, config.image_dim)
     if config.kind == "mmdit":
-        given["text_lengths_B"] = 3 + jnp.arange(batch, dtype=jnp.int32)
-        given["pooled_BP"] = normal(4, batch, config.pooled_dim)
-        given["guidance_B"] = jnp.linspace(1000.0, 6000.0, batch)
+        given["text_lengths"] = 3 + jnp.arange(batch, dtype=jnp.int32)
+        given["pooled"] = normal(4, batch, config.pooled_dim)
+        given["guidance"] = jnp.linspace(1000.0, 6000.0, batch)
     return given
 
 

@@ -44,7 +44,7 @@ def _inputs(case, dtype=jnp.float32) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _value_and_grads(form: Any, q, k, v, dout, lengths=None):
-    out, vjp = jax.vjp(functools.partial(form, key_lengths_B=lengths), q, k, v)
+    out, vjp = jax.vjp(functools.partial(form, key_lengths=lengths), q, k, v)
     return out, vjp(dout)
 
 
@@ -196,7 +196,7 @@ def test_what_is_saved_is_not_computed_again(policy, num_matmuls):
     @jax.grad
     @functools.partial(jax.checkpoint, policy=policy)
     def gradient(q):
-        out = attention(jnp.sin(q), k, v, key_lengths_B=lengths)
+        out = attention(jnp.sin(q), k, v, key_lengths=lengths)
         return jnp.sin(out).sum()
 
     assert _num_matmuls(jax.make_jaxpr(gradient)(q).jaxpr) == num_matmuls
@@ -317,6 +317,6 @@ def test_refuses_arguments(q, k, v, lengths, message):
     unchecked = inspect.unwrap(attention)
     with pytest.raises(ValueError, match=f"^attention: .*{message}"):
         jax.eval_shape(
-            lambda *arrays: unchecked(*arrays[:3], key_lengths_B=arrays[3]),
+            lambda *arrays: unchecked(*arrays[:3], key_lengths=arrays[3]),
             *(q, k, v, lengths),
         )

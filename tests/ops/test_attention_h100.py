@@ -29,7 +29,7 @@ def spec(mesh, spec, *shape, dtype="bfloat16"):
     return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, spec))
 
 def value_and_grads(q, k, v, dout, lengths=None):
-    out, vjp = jax.vjp(lambda *a: attention(*a, key_lengths_B=lengths), q, k, v)
+    out, vjp = jax.vjp(lambda *a: attention(*a, key_lengths=lengths), q, k, v)
     return out, vjp(dout)
 
 def gradient_of_layers(policy):

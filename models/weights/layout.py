@@ -90,10 +90,14 @@ def _find_in_directory(directory: Path) -> Path:
 def _indexed(index: Path) -> tuple[Path, ...]:
     content = whole_files.read_json(index, remedy="download it again")
     weight_map = content.get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
         raise InputError(
             f"{index}: expected a weight_map from tensors to files, got "
-            f"{weight_map!r}; download it again"
+            f"{weight_map!r:.80}; download it again"
         )
     paths = tuple(index.parent / name for name in sorted(set(weight_map.values())))
     absent = [path.name for path in paths if not path.is_file()]
@@ -111,18 +115,20 @@ def write(
     chunks: Callable[[Described], Iterable[np.ndarray]],
     *,
     max_file_bytes: int,
-    config: dict[str, object] | None,
+    config: dict[str, object],
 ) -> None:
     """Writes one file, or a directory of files no larger than that.
 
-    Nothing is in its place before everything has been written.
+    Nothing is in its place before everything has been written. Files of a model that
+    was there are then replaced one by one; killed in between, this leaves a directory
+    that does not load, and never one with parts of both.
 
     Args:
         path: The file if it ends in .safetensors, else the directory.
         tensors: What to write, in order.
         chunks: Gives a tensor's content.
         max_file_bytes: For a directory; a file that was named is one file.
-        config: What config.json of a directory holds; None leaves it as it is.
+        config: What config.json of a directory holds.
     """
     if path.suffix == ".safetensors":
         _write_files({path: list(tensors)}, chunks)
@@ -138,9 +144,7 @@ def write(
     # Files of another save go once the new ones have been written: the index first, so
     # that it never leads to some of the old files and some of the new.
     _write_files(contents, chunks, before_renaming=lambda: _remove_others(path, names))
-    if config is not None:
-        text = json.dumps(config, indent=2) + "\n"
-        whole_files.write_atomically(path / CONFIG, text)
+    whole_files.write_atomically(path / CONFIG, json.dumps(config, indent=2) + "\n")
     if len(parts) > 1:
         _write_index(path, contents)
 
