@@ -10,9 +10,9 @@ from jaxload.ops.attention import SAVED
 Remat = Literal["none", "attention", "full"]
 """Policies by name, from most memory to least:
 
-`none` keeps everything. `attention` keeps a block's input and what attention among all
-tokens gave, so that the part that is quadratic in them runs once. `full` keeps its
-input alone.
+`none` keeps all but the inside of norms and activations. `attention` keeps a block's
+input and what attention among all tokens gave, so that the part that is quadratic in
+them runs once. `full` keeps its input alone.
 """
 
 

@@ -41,7 +41,7 @@ class TransformerConfig:
     """Type that parameters are kept in; bfloat16 is for running, not for training."""
 
     remat: Remat = "none"
-    """What a block keeps for its backward pass: all, its attention, or its input."""
+    """What a block keeps for its backward pass: most, its attention, or its input."""
 
     lora_rank: int = 0
     """Rank of the adapters that are trained in place of the model; 0 for none."""

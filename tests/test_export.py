@@ -15,6 +15,7 @@ from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import preset, weights
 from jaxload.training.starting import check_start
+from jaxload.training.telemetry import read_metrics
 from jaxload.training.workdir import WorkDir
 from tests.models.tiny import make, randomized
 
@@ -147,3 +148,29 @@ def test_a_model_that_needs_more_than_text_is_refused(
     config = dataclasses.replace(debug_config, model=preset(model))
     with pytest.raises(InputError, match=message):
         check_start(config, from_weights=False)
+
+
+@pytest.mark.slow
+def test_an_mmdit_trains_and_is_exported(
+    debug_config: Config, debug_manifest: Manifest, tmp_path: Path
+):
+    config = tmp_path / "mmdit.py"
+    config.write_text(
+        "import dataclasses\n"
+        "from pathlib import Path\n"
+        "from jaxload.config import load\n"
+        "from jaxload.models import preset\n"
+        "def get_config():\n"
+        f"    debug = load(Path({str(DEBUG)!r}))\n"
+        "    return dataclasses.replace(debug, model=preset('mmdit-tiny'))\n"
+    )
+    sets = [f"data.path={debug_config.data.path}", "train.num_steps=3"]
+    sets = [word for field in sets for word in ("--set", field)]
+    workdir = tmp_path / "run"
+    train_command.main(["--config", str(config), "--workdir", str(workdir), *sets])
+    assert [row.step for row in read_metrics(WorkDir(workdir).metrics)] == [0, 1, 2]
+    export_command.main(["--workdir", str(workdir)])
+    exported = weights.load(workdir / "weights").config
+    # All but the types, which files do not tell.
+    expected = dataclasses.replace(preset("mmdit-tiny"), compute_dtype="bfloat16")
+    assert exported == expected
