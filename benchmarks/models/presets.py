@@ -108,7 +108,7 @@ def print_table(progress: Console) -> None:
     """Prints the table of docs/models.md."""
     names = [name for name, config in PRESETS.items() if config.remat != "none"]
     with phase(progress, "compiling for H100s", len(names) * len(SHAPES)) as advance:
-        print("| preset | parameters |", *(f"{s}, {s.tokens:,} |" for s in SHAPES))
+        print("| preset | parameters |", *(f"{s}: {s.tokens:,} |" for s in SHAPES))
         print("|---|---|" + "---|" * len(SHAPES))
         for name, config in PRESETS.items():
             cells = [f"`{name}`", f"{num_parameters(config):,}"]
