@@ -130,8 +130,8 @@ def test_workers_end_with_the_process_that_commands(
         stderr=subprocess.DEVNULL,
     )
     wait_until(lambda: len(list(pids.iterdir())) == 2)
-    # Again if need be, as people press Ctrl-C again: an exception that Python raises in a
-    # callback of its own is lost.
+    # Again if need be, as people press Ctrl-C again: an exception that Python raises in
+    # a callback of its own is lost.
     for _ in range(12):
         process.send_signal(how)
         with contextlib.suppress(subprocess.TimeoutExpired):
