@@ -1,4 +1,4 @@
-"""A small Wan on drawn clips of moving shapes, in under two minutes on two cores.
+"""A small Wan on drawn clips of moving shapes, in about two minutes on two cores.
 
     python -m jaxload.train --config configs/demo.py --workdir runs/demo
 

@@ -19,6 +19,7 @@ from jaxload.errors import InputError
 from jaxload.models.embeddings import (
     PATCH,
     TIME_WIDTH,
+    Rotary,
     from_patches,
     rotary_table,
     timestep_embedding,
@@ -134,11 +135,7 @@ class MMDiT(nnx.Module):
             (video_BSD, text_BTD),
             remat=config.remat,
         )
-        # Text stands still: its angles are zero.
-        rotary_U = tuple(
-            jnp.pad(table, ((0, num_text_tokens), (0, 0)), constant_values=still)
-            for table, still in zip(rotary, (1.0, 0.0), strict=True)
-        )
+        rotary_U = _still_after(rotary, num_text_tokens)
         x_BUD = run_stacked(
             self.single_blocks,
             lambda block, x_BUD: block(x_BUD, condition_BD, rotary_U, all_keys_B),
@@ -189,6 +186,13 @@ class MMDiT(nnx.Module):
                 f"guidance={config.guidance}, got "
                 f"{'none' if guidance is None else 'some'}"
             )
+
+
+def _still_after(rotary: Rotary, num_text_tokens: int) -> tuple[Array, Array]:
+    """The same with text behind it, which stands still: its angles are zero."""
+    padding = ((0, num_text_tokens), (0, 0))
+    cos, sin = rotary
+    return jnp.pad(cos, padding, constant_values=1.0), jnp.pad(sin, padding)
 
 
 def _without_padding(text_BTE: Array, lengths_B: Array) -> Array:

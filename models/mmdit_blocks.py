@@ -119,16 +119,15 @@ class TextRefiner(nnx.Module):
         )
 
 
-class Stream(nnx.Module):
-    """The weights of one of the two streams of a double block."""
+class _Projections(nnx.Module):
+    """Modulations, queries, keys and values, as all blocks of video have them."""
 
-    def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
-        width, mlp_width = config.width, config.mlp_width
-        linear = linears(config, rngs)
-        self.num_heads = config.num_heads
+    def __init__(self, config: MMDiTConfig, *, num_modulations: int, rngs: nnx.Rngs):
+        width, linear = config.width, linears(config, rngs)
+        self.num_heads, self.num_modulations = config.num_heads, num_modulations
         self.modulation = linear(
             width,
-            NUM_MODULATIONS * width,
+            num_modulations * width,
             ("embed", "modulation"),
             float32=True,
             kernel_init=ZEROS,
@@ -138,9 +137,11 @@ class Stream(nnx.Module):
         self.v = linear(width, width, ("embed", "heads"), target="v")
         self.q_norm = RMSNorm(config.head_width, axis="head_width", config=config)
         self.k_norm = RMSNorm(config.head_width, axis="head_width", config=config)
-        self.out = linear(width, width, ("heads", "embed"), target="out")
-        self.mlp_in = linear(width, mlp_width, ("embed", "mlp"), target="mlp_in")
-        self.mlp_out = linear(mlp_width, width, ("mlp", "embed"), target="mlp_out")
+
+    def modulations(self, condition_BD: Float[Array, "b d"]) -> list[Array]:
+        """Shifts, scales and gates, in the order of their use."""
+        modulation = self.modulation(nnx.silu(condition_BD))
+        return jnp.split(modulation, self.num_modulations, axis=-1)
 
     def qkv(
         self, h_BSD: Float[Array, "b s d"], rotary: Rotary | None
@@ -151,9 +152,21 @@ class Stream(nnx.Module):
             for project in (self.q, self.k, self.v)
         )
         q, k = self.q_norm(q), self.k_norm(k)
-        return (
-            (q, k, v) if rotary is None else (rotate(q, rotary), rotate(k, rotary), v)
-        )
+        if rotary is None:
+            return q, k, v
+        return rotate(q, rotary), rotate(k, rotary), v
+
+
+class Stream(_Projections):
+    """The weights of one of the two streams of a double block."""
+
+    def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, num_modulations=NUM_MODULATIONS, rngs=rngs)
+        width, mlp_width = config.width, config.mlp_width
+        linear = linears(config, rngs)
+        self.out = linear(width, width, ("heads", "embed"), target="out")
+        self.mlp_in = linear(width, mlp_width, ("embed", "mlp"), target="mlp_in")
+        self.mlp_out = linear(mlp_width, width, ("mlp", "embed"), target="mlp_out")
 
     def finish(
         self,
@@ -190,9 +203,7 @@ class DoubleBlock(nnx.Module):
             (self.video, video_BSD, rotary),
             (self.text, text_BTD, None),
         ):
-            shift1, scale1, *rest = jnp.split(
-                stream.modulation(nnx.silu(condition_BD)), NUM_MODULATIONS, axis=-1
-            )
+            shift1, scale1, *rest = stream.modulations(condition_BD)
             qkv.append(stream.qkv(layer_norm_modulate(x, scale1, shift1), turn))
             later.append(tuple(rest))
 
@@ -205,25 +216,13 @@ class DoubleBlock(nnx.Module):
         )
 
 
-class SingleBlock(nnx.Module):
+class SingleBlock(_Projections):
     """Attention and MLP side by side, over video and text as one sequence."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
+        super().__init__(config, num_modulations=3, rngs=rngs)
         width, mlp_width = config.width, config.mlp_width
         linear = linears(config, rngs)
-        self.num_heads = config.num_heads
-        self.modulation = linear(
-            width,
-            3 * width,
-            ("embed", "modulation"),
-            float32=True,
-            kernel_init=ZEROS,
-        )
-        self.q = linear(width, width, ("embed", "heads"), target="q")
-        self.k = linear(width, width, ("embed", "heads"), target="k")
-        self.v = linear(width, width, ("embed", "heads"), target="v")
-        self.q_norm = RMSNorm(config.head_width, axis="head_width", config=config)
-        self.k_norm = RMSNorm(config.head_width, axis="head_width", config=config)
         self.mlp_in = linear(width, mlp_width, ("embed", "mlp"), target="mlp_in")
         self.out = linear(width + mlp_width, width, ("mlp", "embed"), target="out")
 
@@ -235,15 +234,9 @@ class SingleBlock(nnx.Module):
         key_lengths: Int[Array, " b"],
     ) -> Float[Array, "b u d"]:
         x_BUD = constrain(x_BUD, "batch", "tokens", "width")
-        shift, scale, gate = jnp.split(
-            self.modulation(nnx.silu(condition_BD)), 3, axis=-1
-        )
+        shift, scale, gate = self.modulations(condition_BD)
         h_BUD = layer_norm_modulate(x_BUD, scale, shift)
-        q, k, v = (
-            split_heads(project(h_BUD), self.num_heads)
-            for project in (self.q, self.k, self.v)
-        )
-        q, k = rotate(self.q_norm(q), rotary), rotate(self.k_norm(k), rotary)
+        q, k, v = self.qkv(h_BUD, rotary)
         attended_BUD = merge_heads(attention(q, k, v, key_lengths=key_lengths))
         h_BUI = gelu(self.mlp_in(h_BUD))
         return add_gated(

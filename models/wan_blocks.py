@@ -37,8 +37,8 @@ _IMAGE_EPS = 1e-5  # Of the norms around the image embedding, and only of those.
 _CROSS = "cross_attention"
 
 
-class SelfAttention(nnx.Module):
-    """Attention among all tokens of a sample, each placed by rotation."""
+class _Projections(nnx.Module):
+    """Into heads and out of them, as both kinds of attention have it."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
         width, linear = config.width, linears(config, rngs)
@@ -50,6 +50,10 @@ class SelfAttention(nnx.Module):
         self.q_norm = RMSNorm(width, axis="heads", config=config)
         self.k_norm = RMSNorm(width, axis="heads", config=config)
         self.out = linear(width, width, ("heads", "embed"), target="out")
+
+
+class SelfAttention(_Projections):
+    """Attention among all tokens of a sample, each placed by rotation."""
 
     def __call__(
         self, x_BSD: Float[Array, "b s d"], rotary: Rotary
@@ -66,20 +70,13 @@ class SelfAttention(nnx.Module):
         return self.out(merge_heads(attention(q_BSNK, k_BSNK, v_BSNK)))
 
 
-class CrossAttention(nnx.Module):
+class CrossAttention(_Projections):
     """Attention from the tokens to the text and, apart from it, to an image."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
-        width, linear = config.width, linears(config, rngs)
-        self.num_heads = config.num_heads
-        self.q = linear(width, width, ("embed", "heads"), target="q")
-        self.k = linear(width, width, ("embed", "heads"), target="k")
-        self.v = linear(width, width, ("embed", "heads"), target="v")
-        # Over all heads together, and so before they are split.
-        self.q_norm = RMSNorm(width, axis="heads", config=config)
-        self.k_norm = RMSNorm(width, axis="heads", config=config)
-        self.out = linear(width, width, ("heads", "embed"), target="out")
+        super().__init__(config, rngs=rngs)
         if config.image_dim:
+            width, linear = config.width, linears(config, rngs)
             self.image_k = linear(width, width, ("embed", "heads"), target="k")
             self.image_v = linear(width, width, ("embed", "heads"), target="v")
             self.image_k_norm = RMSNorm(width, axis="heads", config=config)

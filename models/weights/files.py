@@ -151,6 +151,7 @@ def write(
             content = np.empty(chunk.shape, chunk.dtype)
             copy(chunk, content)
             file.write(content.reshape(-1).view(np.uint8).data)
+            del chunk, content  # Or they would be held while the next one is made.
         assert file.tell() == _LENGTH_BYTES + len(text) + offset
 
 

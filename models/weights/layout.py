@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -160,7 +161,8 @@ def _write_files(
         for path, part in contents.items():
             partial = stack.enter_context(whole_files.replaced(path))
             partial.parent.mkdir(parents=True, exist_ok=True)
-            files.write(partial, part, (c for tensor in part for c in chunks(tensor)))
+            # Not a generator, whose variable would hold a chunk too long.
+            files.write(partial, part, itertools.chain.from_iterable(map(chunks, part)))
         before_renaming()
 
 

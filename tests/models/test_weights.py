@@ -483,7 +483,8 @@ def test_neither_loading_nor_saving_holds_a_model_twice(tmp_path: Path):
     )
     path = tmp_path / "x.safetensors"
     benchmark.write_random(path, config)
-    for row in benchmark.measure(path, config):
-        assert row.file_bytes > 300e6
-        # Loading 1.02, saving 0.17 of the file; with a copy of that parameter, 1.31.
-        assert row.ratio < min(row.limit, 1.2), row
+    loading, saving = benchmark.measure(path, config)
+    assert loading.file_bytes > 300e6
+    # 1.04 and 0.12 of the file, up to 0.22 if busy; a copy of that parameter is 0.38.
+    assert loading.ratio < 1.2, loading
+    assert saving.ratio < 0.35, saving
