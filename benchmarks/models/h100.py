@@ -3,10 +3,11 @@
     python -m benchmarks.models.h100                              # prints the table
     python -m benchmarks.models.h100 CASE REMAT [DEPTH] [FRAMES]  # one of it, as JSON
 
-The micro-step is the trainer's own, as jaxload.training.footprint counts it: with its
-arguments, among them the sums of gradients that it adds to, and with the optimizer's
-state beside it. On several cards, parameters, gradients and the optimizer's state are
-cut by jaxload.parallel.sharding. Needs the tools that benchmarks.h100 needs.
+A step is the trainer's own two programs. The micro-step is counted as
+jaxload.training.footprint does it: with its arguments, among them the sums of gradients
+that it adds to, and with the optimizer's state beside it. The update has all of the
+state as arguments. On several cards, parameters, gradients and the optimizer's state
+are cut by jaxload.parallel.sharding. Needs the tools that benchmarks.h100 needs.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Compiled
 from rich.console import Console
 from rich.table import Table
@@ -68,7 +69,7 @@ CASES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What XLA made of a micro-step, in bytes of each device."""
+    """What XLA made of a step, in bytes of each device."""
 
     case: str
     remat: str
@@ -76,9 +77,16 @@ class Finding:
     """Whether this is the policy that the preset names."""
 
     arguments: int
+    """Of the micro-step, as are the temporaries."""
+
     temporaries: int
     optimizer: int
-    total: int
+    micro_step: int
+    """All that lies on a device meanwhile."""
+
+    update: int
+    """The same, of the update."""
+
     capacity: int
     compile_seconds: float
     calls: dict[str, int]
@@ -89,6 +97,14 @@ class Finding:
 
     gathers: list[str]
     """Shapes that all-gathers make, such as `5120,13824`."""
+
+    update_gathers: list[str]
+    """Those of the update."""
+
+    @property
+    def total(self) -> int:
+        """What a card must hold."""
+        return max(self.micro_step, self.update)
 
     @property
     def fits(self) -> bool:
@@ -107,12 +123,11 @@ def find(
     config = dataclasses.replace(config, remat=remat, depth=depth or config.depth)
     mesh = make_mesh(targets.H100.devices(num_devices), fsdp=num_devices)
     start = time.perf_counter()
-    compiled, state = compile_micro_step(config, mesh, (frames, *LATENT[1:]))
+    micro_step, update, optimizer = _compile(config, mesh, (frames, *LATENT[1:]))
     seconds = time.perf_counter() - start
-    optimizer = _bytes_per_device(state.opt_state)
-    memory = compiled.memory_analysis()
+    memory = micro_step.memory_analysis()
     assert memory is not None
-    text = compiled.as_text() or ""
+    text = micro_step.as_text() or ""
     return Finding(
         case=case,
         remat=remat,
@@ -120,7 +135,8 @@ def find(
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
         optimizer=optimizer,
-        total=program_bytes(compiled) + optimizer,
+        micro_step=program_bytes(micro_step) + optimizer,
+        update=program_bytes(update),
         capacity=targets.H100.memory_bytes,
         compile_seconds=seconds,
         calls=dict(
@@ -132,17 +148,14 @@ def find(
             r" = \((\w+\[[\d,]*\]).* custom-call\(.*\"__cudnn\$fmhaSoftmax\"", text
         ),
         gathers=_gathered(text),
+        update_gathers=_gathered(update.as_text() or ""),
     )
 
 
-def compile_micro_step(
+def _compile(
     config: WanConfig, mesh: Mesh, latent: Sequence[int]
-) -> tuple[Compiled, Any]:
-    """Compiles the trainer's micro-step, one sample on each device.
-
-    Returns:
-        The program, and the abstract training state that it takes.
-    """
+) -> tuple[Compiled, Compiled, int]:
+    """The micro-step of one sample a device, the update, bytes of the optimizer."""
     trainer, params = _make_trainer(config)
     abstract = jax.eval_shape(trainer.init, params, nnx.State({}))
     shardings = param_shardings(abstract, mesh)
@@ -154,9 +167,18 @@ def compile_micro_step(
     micro_step = jax.jit(
         trainer.micro_step, donate_argnums=1, out_shardings=shardings[1]
     )
+    scalars = NamedSharding(mesh, PartitionSpec())
+    update = jax.jit(
+        trainer.update, donate_argnums=(0, 1), out_shardings=(*shardings, scalars)
+    )
     with sharded(mesh):
         lowered = micro_step.lower(state, sums, _batch(config, mesh, latent))
-    return lowered.compile(), state
+        lowered_update = update.lower(state, sums)
+    return (
+        lowered.compile(),
+        lowered_update.compile(),
+        _bytes_per_device(state.opt_state),
+    )
 
 
 def _make_trainer(config: WanConfig) -> tuple[Trainer, nnx.State]:
@@ -221,30 +243,27 @@ def missing_tools() -> str | None:
 def print_table(findings: Sequence[Finding], console: Console) -> None:
     """Prints bytes, and what fits."""
     table = Table(
-        title="A micro-step of 32,760 tokens on each H100, compiled: GB of a device",
-        caption="* the policy that the preset names. Arguments: parameters, sums of "
-        "gradients, batch. Optimizer: AdamW's state, beside the program.",
+        title="A step of 32,760 tokens on each H100, compiled: GB of a device",
+        caption="* the policy that the preset names",
     )
-    for name in ("preset", "cards", "remat", "arguments", "temporaries", "optimizer"):
-        left = name in ("preset", "remat")
-        table.add_column(name, justify="left" if left else "right")
-    for name in ("total", "of the card", "compiled in"):
-        table.add_column(name, justify="right")
-    table.add_column("fits")
+    table.add_column("")
     for finding in findings:
         case = CASES[finding.case]
-        table.add_row(
-            case.preset,
-            str(case.num_devices),
-            finding.remat + ("*" if finding.is_preset else ""),
-            f"{finding.arguments / 1e9:.1f}",
-            f"{finding.temporaries / 1e9:.1f}",
-            f"{finding.optimizer / 1e9:.1f}",
-            f"{finding.total / 1e9:.1f}",
-            f"{finding.total / finding.capacity:.0%}",
-            f"{finding.compile_seconds:.0f} s",
-            "yes" if finding.fits else "[bold red]NO[/]",
-        )
+        star = "*" if finding.is_preset else ""
+        title = f"{finding.case} on {case.num_devices}\n{finding.remat}{star}"
+        table.add_column(title, justify="right")
+    parts = {
+        "parameters, gradients": lambda f: f.arguments,
+        "temporaries": lambda f: f.temporaries,
+        "optimizer's state": lambda f: f.optimizer,
+        "together: micro-step": lambda f: f.micro_step,
+        "update": lambda f: f.update,
+    }
+    for name, part in parts.items():
+        table.add_row(name, *(f"{part(finding) / 1e9:.1f}" for finding in findings))
+    table.add_row("of the card", *(f"{f.total / f.capacity:.0%}" for f in findings))
+    table.add_row("fits", *("yes" if f.fits else "[bold red]NO[/]" for f in findings))
+    table.add_row("compiled in", *(f"{f.compile_seconds:.0f} s" for f in findings))
     console.print(table)
 
 

@@ -64,3 +64,9 @@ def test_layers_are_gathered_one_at_a_time(finding: h100.Finding):
         shape for shape in finding.gathers if shape.startswith(f"{config.depth},")
     ]
     assert stacked == []
+
+
+def test_the_update_gathers_nothing(finding: h100.Finding):
+    # Each device updates what it holds; they agree on the norm of the gradients.
+    assert finding.update_gathers == []
+    assert finding.update < finding.micro_step
