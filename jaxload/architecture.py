@@ -1,13 +1,26 @@
 """A model's config as the planner sees it."""
 
 from jaxload.balance.architecture import (
+    Adapters,
     Architecture,
     CrossArchitecture,
     JointArchitecture,
+    analytic_cost,
 )
+from jaxload.balance.cost import CostModel
 from jaxload.models import ModelConfig, WanConfig
 
 _NUM_IMAGE_TOKENS = 257  # Of CLIP's encoder, which released models were trained with.
+
+
+def cost_of(model: ModelConfig) -> CostModel:
+    """What training a model costs by its config alone, with its remat and adapters."""
+    adapters = Adapters(model.lora_rank, model.lora_targets)
+    return analytic_cost(
+        architecture_of(model),
+        remat=model.remat,
+        adapters=adapters if model.lora_rank else None,
+    )
 
 
 def architecture_of(model: ModelConfig) -> Architecture:

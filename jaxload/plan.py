@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload import command
+from jaxload.architecture import cost_of
 from jaxload.balance.cost import CostModel
 from jaxload.balance.plan import Plan, to_json
 from jaxload.config import Config
@@ -22,7 +23,6 @@ from jaxload.planning import (
     cover_survey,
     make_plan,
     make_setting,
-    model_cost,
     predicted_idle,
     read_fit,
     survey_digest,
@@ -131,7 +131,7 @@ def _plan(
 def _cost_model(costs: str, config: Config, console: Console) -> CostModel:
     match costs:
         case "analytic":
-            return model_cost(config)
+            return cost_of(config.model)
         case "measure":
             fit = measured_fit(config, seconds=_CALIBRATION_SECONDS, console=console)
             return fit.cost

@@ -6,8 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from jaxload.architecture import architecture_of
-from jaxload.balance.architecture import analytic_cost
+from jaxload.architecture import cost_of
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.catalogue import BalanceConfig, MaxBatch
 from jaxload.balance.clips import ShapeRules
@@ -59,7 +58,7 @@ def plan_run(config: Config, manifest: Manifest, *, num_replicas: int) -> Plan:
     setting = make_setting(
         config,
         cover_prepared(manifest, config.balance, num_replicas=num_replicas),
-        cost_model=model_cost(config),
+        cost_model=cost_of(config.model),
         memory=memory,
         num_replicas=num_replicas,
     )
@@ -191,11 +190,6 @@ def survey_digest(survey: Survey) -> str:
     for column in (clips.frames, clips.height, clips.width, clips.count):
         digest.update(column.astype("int64").tobytes())
     return digest.hexdigest()[:16]
-
-
-def model_cost(config: Config) -> CostModel:
-    """The analytic cost of the config's model."""
-    return analytic_cost(architecture_of(config.model), remat=config.model.remat)
 
 
 def check_plan(plan: Plan, manifest: Manifest, *, num_replicas: int) -> None:

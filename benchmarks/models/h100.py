@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.stages import Compiled
+from jax.stages import Lowered
 from rich.console import Console
 from rich.table import Table
 
@@ -123,7 +123,8 @@ def find(
     config = dataclasses.replace(config, remat=remat, depth=depth or config.depth)
     mesh = make_mesh(targets.H100.devices(num_devices), fsdp=num_devices)
     start = time.perf_counter()
-    micro_step, update, optimizer = _compile(config, mesh, (frames, *LATENT[1:]))
+    step = lower_step(config, mesh, (frames, *LATENT[1:]))
+    micro_step, update = step.micro_step.compile(), step.update.compile()
     seconds = time.perf_counter() - start
     memory = micro_step.memory_analysis()
     assert memory is not None
@@ -134,8 +135,8 @@ def find(
         is_preset=is_preset,
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
-        optimizer=optimizer,
-        micro_step=program_bytes(micro_step) + optimizer,
+        optimizer=step.optimizer_bytes,
+        micro_step=program_bytes(micro_step) + step.optimizer_bytes,
         update=program_bytes(update),
         capacity=targets.H100.memory_bytes,
         compile_seconds=seconds,
@@ -152,10 +153,18 @@ def find(
     )
 
 
-def _compile(
-    config: WanConfig, mesh: Mesh, latent: Sequence[int]
-) -> tuple[Compiled, Compiled, int]:
-    """The micro-step of one sample a device, the update, bytes of the optimizer."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Step:
+    """The programs of a train step, ready to be compiled."""
+
+    micro_step: Lowered
+    update: Lowered
+    optimizer_bytes: int
+    """Of its state, on each device."""
+
+
+def lower_step(config: WanConfig, mesh: Mesh, latent: Sequence[int]) -> Step:
+    """The step of one sample on each device."""
     trainer, params = _make_trainer(config)
     abstract = jax.eval_shape(trainer.init, params, nnx.State({}))
     shardings = param_shardings(abstract, mesh)
@@ -172,13 +181,11 @@ def _compile(
         trainer.update, donate_argnums=(0, 1), out_shardings=(*shardings, scalars)
     )
     with sharded(mesh):
-        lowered = micro_step.lower(state, sums, _batch(config, mesh, latent))
-        lowered_update = update.lower(state, sums)
-    return (
-        lowered.compile(),
-        lowered_update.compile(),
-        _bytes_per_device(state.opt_state),
-    )
+        return Step(
+            micro_step=micro_step.lower(state, sums, _batch(config, mesh, latent)),
+            update=update.lower(state, sums),
+            optimizer_bytes=_bytes_per_device(state.opt_state),
+        )
 
 
 def _make_trainer(config: WanConfig) -> tuple[Trainer, nnx.State]:

@@ -22,8 +22,7 @@ from rich.console import Console
 from benchmarks import h100
 from benchmarks.models.h100 import missing_tools
 from jaxload import targets
-from jaxload.architecture import architecture_of
-from jaxload.balance.architecture import analytic_cost
+from jaxload.architecture import cost_of
 from jaxload.balance.shape import Shape
 from jaxload.models import PRESETS, ModelConfig, WanConfig, make_model, preset
 from jaxload.parallel.sharding import (
@@ -112,7 +111,7 @@ def print_table(progress: Console) -> None:
         print("|---|---|" + "---|" * len(SHAPES))
         for name, config in PRESETS.items():
             cells = [f"`{name}`", f"{num_parameters(config):,}"]
-            cost = analytic_cost(architecture_of(config), remat=config.remat)
+            cost = cost_of(config)
             for shape in SHAPES:
                 flops = cost(1, shape.tokens)
                 if name not in names:  # Of a size for one core.

@@ -1,7 +1,7 @@
 """How many FLOPs the matmuls of a transformer take, from its sizes alone."""
 
 import dataclasses
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from jaxload.balance.cost import CostModel
 
@@ -32,6 +32,53 @@ class Flops:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Adapters:
+    """What is trained in place of the model: low ranks beside some of its matrices."""
+
+    rank: int
+    targets: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Matrix:
+    """A matrix in blocks, and how many vectors of a sample it is multiplied with."""
+
+    rows: int
+    columns: int
+    per_token: int = 0
+    per_sample: int = 0
+    target: str | None = None
+    """What adapters know it by, if they may be put on it."""
+
+    behind_adapters: bool = True
+    """Whether what is multiplied depends on adapters of earlier blocks."""
+
+    ends_block: bool = False
+    """Whether only a gate stands between its result and the block's."""
+
+    def flops(self, *, again: bool, adapters: Adapters | None) -> Flops:
+        """Forward and backward; `again` if remat has it computed twice."""
+        if adapters is None:
+            return (4.0 if again else 3.0) * self._forward(self.rows * self.columns)
+        # No gradient for the matrix, and one for what it is multiplied with only if
+        # something there is trained. Without a gradient for gates, the last result of
+        # a block is not needed again; one that no adapter changes is not, either.
+        changed = self.behind_adapters or self.target is not None
+        again = again and changed and not self.ends_block
+        times = 1.0 + self.behind_adapters + again
+        flops = times * self._forward(self.rows * self.columns)
+        if self.target in adapters.targets:
+            size = adapters.rank * (self.rows + self.columns)
+            flops += (4.0 if again else 3.0) * self._forward(size)
+        return flops
+
+    def _forward(self, size: int) -> Flops:
+        return Flops(
+            per_token=2 * size * self.per_token, per_sample=2 * size * self.per_sample
+        )
+
+
 @runtime_checkable
 class Architecture(Protocol):
     """The sizes of a transformer that its matmuls depend on."""
@@ -40,8 +87,12 @@ class Architecture(Protocol):
         """Of a forward pass, what is outside of the blocks."""
         ...
 
-    def projections(self) -> Flops:
-        """Of the blocks, all but attention among all tokens."""
+    def matrices(self) -> list[Matrix]:
+        """The weights of all blocks."""
+        ...
+
+    def cross_attention(self) -> Flops:
+        """Of the blocks, scores of tokens with keys that are not among them."""
         ...
 
     def attention(self) -> Flops:
@@ -77,16 +128,29 @@ class CrossArchitecture:
             width, self.channels + self.condition_channels, self.channels
         ) + Flops(per_sample=2 * text * width * (self.text_dim + width) + time + image)
 
-    def projections(self) -> Flops:
-        """Of the blocks, all but attention among all tokens."""
-        width = self.width
+    def matrices(self) -> list[Matrix]:
+        """The weights of all blocks."""
+        depth, num_keys = self.depth, self.num_text_tokens + self.num_image_tokens
+        matrices = _mlp(self.width, self.mlp_width, per_token=depth)
+        # q and out, of both attentions; k and v, of tokens and of text and image.
+        for target in ("q", "out"):
+            matrices.append(_square(self.width, target, per_token=2 * depth))
+        for target in ("k", "v"):
+            matrices.append(_square(self.width, target, per_token=depth))
+            matrices.append(
+                _square(
+                    self.width,
+                    target,
+                    per_sample=depth * num_keys,
+                    behind_adapters=False,
+                )
+            )
+        return matrices
+
+    def cross_attention(self) -> Flops:
+        """Of the blocks, scores of tokens with keys that are not among them."""
         num_keys = self.num_text_tokens + self.num_image_tokens
-        # Self q, k, v, out; cross q, out and scores; both matrices of the MLP. Keys and
-        # values of text and image, once a sample.
-        return self.depth * Flops(
-            per_sample=4 * num_keys * width**2,
-            per_token=12 * width**2 + 4 * width * self.mlp_width + 4 * num_keys * width,
-        )
+        return self.depth * Flops(per_token=4 * num_keys * self.width)
 
     def attention(self) -> Flops:
         """Of the blocks, scores among all tokens and what they weigh."""
@@ -125,18 +189,30 @@ class JointArchitecture:
             per_sample=2 * text * width * self.text_dim + conditions
         )
 
-    def projections(self) -> Flops:
-        """Of the blocks, all but attention among all tokens."""
+    def matrices(self) -> list[Matrix]:
+        """The weights of all blocks."""
         width, text = self.width, self.num_text_tokens
-        # q, k, v, out and both matrices of the MLP; in single blocks, out is one with
-        # the second of them.
-        per_token = 8 * width**2 + 4 * width * self.mlp_width
-        num_blocks = self.num_double_blocks + self.num_single_blocks
-        modulations = 24 * self.num_double_blocks + 6 * self.num_single_blocks
-        refiner = self.num_refiner_blocks * (24 * text + 4) * width**2
-        return num_blocks * Flops(
-            per_token=per_token, per_sample=text * per_token
-        ) + Flops(per_sample=modulations * width**2 + refiner)
+        double, single = self.num_double_blocks, self.num_single_blocks
+        both = {"per_token": double + single, "per_sample": text * (double + single)}
+        matrices = [_square(width, target, **both) for target in ("q", "k", "v")]
+        in_double = {"per_token": double, "per_sample": text * double}
+        matrices.append(_square(width, "out", **in_double))
+        matrices += _mlp(width, self.mlp_width, **in_double)
+        # In single blocks, `out` and the second matrix of the MLP are one.
+        in_single = {"per_token": single, "per_sample": text * single}
+        hidden, out = _mlp(width, self.mlp_width, **in_single)
+        rows = width + self.mlp_width
+        matrices += [hidden, dataclasses.replace(out, rows=rows, target="out")]
+        # Twelve modulations of double blocks and three of single ones; then the blocks
+        # of the text: q, k, v, out, an MLP four times as wide, and two modulations.
+        refiner = self.num_refiner_blocks
+        num_vectors = 12 * double + 3 * single + (12 * text + 2) * refiner
+        others = _square(width, None, per_sample=num_vectors, behind_adapters=False)
+        return [*matrices, others]
+
+    def cross_attention(self) -> Flops:
+        """Of the blocks, scores of tokens with keys that are not among them."""
+        return Flops()
 
     def attention(self) -> Flops:
         """Of the blocks, scores among all tokens and what they weigh."""
@@ -150,30 +226,57 @@ class JointArchitecture:
         ) + Flops(per_sample=self.num_refiner_blocks * per_pair * text**2)
 
 
-def analytic_cost(architecture: Architecture, *, remat: Remat = "none") -> CostModel:
+def analytic_cost(
+    architecture: Architecture,
+    *,
+    remat: Remat = "none",
+    adapters: Adapters | None = None,
+) -> CostModel:
     """FLOPs of one training step: matmuls, at two FLOPs per multiply-add.
 
     Three times the forward pass, because the backward pass computes a gradient for
-    both operands of each matmul; four times what a block computes again there.
+    both operands of each matmul; four times what a block computes again there. If only
+    adapters are trained, matrices get no gradients, and before the blocks there is no
+    backward pass.
     """
     flops = (
-        3.0 * architecture.embeddings()
-        + (3.0 if remat == "none" else 4.0) * architecture.projections()
+        (3.0 if adapters is None else 1.0) * architecture.embeddings()
+        + (3.0 if remat == "none" else 4.0) * architecture.cross_attention()
         + (4.0 if remat == "full" else 3.0) * architecture.attention()
     )
+    for matrix in architecture.matrices():
+        flops += matrix.flops(again=remat != "none", adapters=adapters)
+    return _cost_model(flops, remat=remat, adapters=adapters)
+
+
+def _cost_model(flops: Flops, *, remat: Remat, adapters: Adapters | None) -> CostModel:
     again = {
         "none": "",
         "attention": ", with each block's forward pass but its attention again",
         "full": ", with each block's forward pass again",
     }[remat]
+    trained = "" if adapters is None else f", of adapters of rank {adapters.rank}"
     return CostModel(
         fixed=0.0,
         per_sample=float(flops.per_sample),
         per_token=float(flops.per_token),
         per_token_squared=float(flops.per_token_squared),
         unit="FLOP",
-        source=f"analytic: matmuls, forward and backward{again}",
+        source=f"analytic: matmuls, forward and backward{trained}{again}",
     )
+
+
+def _square(width: int, target: str | None, **uses: Any) -> Matrix:
+    return Matrix(rows=width, columns=width, target=target, **uses)
+
+
+def _mlp(width: int, mlp_width: int, **uses: Any) -> list[Matrix]:
+    return [
+        Matrix(rows=width, columns=mlp_width, target="mlp_in", **uses),
+        Matrix(
+            rows=mlp_width, columns=width, target="mlp_out", ends_block=True, **uses
+        ),
+    ]
 
 
 def _patches(width: int, in_channels: int, out_channels: int) -> Flops:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from jaxload.architecture import architecture_of
-from jaxload.balance.architecture import analytic_cost
+from jaxload.architecture import architecture_of, cost_of
+from jaxload.balance.architecture import Remat, analytic_cost
 from jaxload.balance.shape import Shape
 from jaxload.config import Config
 from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, mmdit_blocks, wan_blocks
@@ -81,6 +81,23 @@ def test_agrees_with_xla_on_one_block(
     # that nobody needs: of latent, text and noise level.
     ratio = xla_flops(debug_config, model, shape, batch) / analytic
     assert 1.0 < ratio < 1.03
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("targets", [("q", "k", "v", "out"), ("mlp_in", "mlp_out")])
+@pytest.mark.parametrize(("rank", "remat"), [(4, "none"), (32, "full")])
+def test_agrees_with_xla_on_adapters(
+    debug_config: Config, kind: str, targets: tuple[str, ...], rank: int, remat: Remat
+):
+    shape = Shape(4, 32, 32)
+    model = dataclasses.replace(
+        MODELS[kind], lora_rank=rank, lora_targets=targets, remat=remat
+    )
+    counted = xla_flops(debug_config, model, shape, 1)
+    assert 0.99 < counted / cost_of(model)(1, shape.tokens) < 1.03
+    # Far from what it takes to train the model itself.
+    whole = dataclasses.replace(model, lora_rank=0)
+    assert counted < 0.9 * cost_of(whole)(1, shape.tokens)
 
 
 def test_agrees_with_xla_on_what_remat_computes_again(debug_config: Config):
