@@ -51,10 +51,23 @@ class Checkpoints:
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Reads a state with the shapes, types and shardings of `like`."""
-        restore_args = ocp.checkpoint_utils.construct_restore_args(_tree(like))
-        wanted = ocp.args.PyTreeRestore(_tree(like), restore_args=restore_args)
+        return TrainState(**self._restore(step, _tree(like), partial=False))
+
+    def restore_model(self, step: int, like: TrainState) -> tuple[Any, Any]:
+        """Reads `TrainState.model` alone: the optimizer's state is twice as large."""
+        tree = {"params": like.params, "frozen": like.frozen}
+        found = self._restore(step, tree, partial=True)
+        return found["params"], found["frozen"]
+
+    def _restore(
+        self, step: int, like: dict[str, Any], *, partial: bool
+    ) -> dict[str, Any]:
+        restore_args = ocp.checkpoint_utils.construct_restore_args(like)
+        wanted = ocp.args.PyTreeRestore(
+            like, restore_args=restore_args, partial_restore=partial
+        )
         found = self._manager.restore(step, args=ocp.args.Composite(**{_STATE: wanted}))
-        return TrainState(**found[_STATE])
+        return found[_STATE]
 
     def restore_data(self, step: int) -> dict[str, Any]:
         """Reads the state of the iterator over micro-batches."""

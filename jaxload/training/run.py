@@ -105,7 +105,7 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
             )
 
     # --- What people look at ---
-    draw_sample(config, compiled[SAMPLE], state, mesh, workdir.sample)
+    draw_sample(config, compiled[SAMPLE], state.model, mesh, workdir.sample)
     draw_figure(read_metrics(workdir.metrics), workdir.figure)
     workdir.mark_finished(config)
 

@@ -1,6 +1,7 @@
 """What is made of a trained run: clips, and weights for others."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,7 +22,7 @@ from jaxload.progress import phase
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import enable_compile_cache
 from jaxload.training.programs import abstract_state, lower_sampler, make_trainer
-from jaxload.training.step import Trainer, TrainState
+from jaxload.training.step import Trainer
 from jaxload.training.workdir import WorkDir
 
 _FPS = 8
@@ -32,12 +33,12 @@ def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> No
     """Draws the config's sample from the newest checkpoint of a run."""
     mesh = replica_mesh()
     trainer = make_trainer(config)
-    state = _newest_state(config, trainer, mesh, workdir)
+    model = _newest_model(config, trainer, mesh, workdir)
     enable_compile_cache(workdir.compile_cache)
     with phase(console, "compiling", 1) as advance:
-        sampler = lower_sampler(config, trainer, state.model, mesh).compile()
+        sampler = lower_sampler(config, trainer, model, mesh).compile()
         advance()
-    draw_sample(config, sampler, state, mesh, path)
+    draw_sample(config, sampler, model, mesh, path)
 
 
 def export(
@@ -45,15 +46,15 @@ def export(
 ) -> None:
     """Writes the weights of the newest checkpoint of a run, with adapters merged in."""
     trainer = make_trainer(config)
-    state = _newest_state(config, trainer, replica_mesh(), workdir)
+    model = _newest_model(config, trainer, replica_mesh(), workdir)
     with phase(console, "writing", 1) as advance:
-        weights.save(nnx.merge(trainer.graphdef, *state.model), path, names=names)
+        weights.save(nnx.merge(trainer.graphdef, *model), path, names=names)
         advance()
 
 
-def _newest_state(
+def _newest_model(
     config: Config, trainer: Trainer, mesh: Mesh, workdir: WorkDir
-) -> TrainState:
+) -> tuple[Any, Any]:
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
@@ -63,17 +64,17 @@ def _newest_state(
                 f"work directory {workdir.path}: expected a checkpoint, found none; "
                 "train the run further first"
             )
-        return checkpoints.restore(step, abstract_state(config, trainer, mesh))
+        return checkpoints.restore_model(step, abstract_state(config, trainer, mesh))
 
 
 def draw_sample(
-    config: Config, sampler: Compiled, state: TrainState, mesh: Mesh, path: Path
+    config: Config, sampler: Compiled, model: tuple[Any, Any], mesh: Mesh, path: Path
 ) -> None:
     """Draws the config's sample and writes it as an animation."""
     encoder = load_text_encoder(config.data.text_encoder, config.model.text_dim)
     text = encoder.encode(config.sample.caption)
     latent = sampler(
-        state.model,
+        model,
         jax.device_put(pad_text(text, config.model.num_text_tokens), replicated(mesh)),
         jax.device_put(np.int32(config.sample.seed), replicated(mesh)),
     )

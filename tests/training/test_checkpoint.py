@@ -1,6 +1,7 @@
 """Tests of jaxload.training.checkpoint."""
 
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -38,9 +39,15 @@ def test_round_trip_bit_for_bit(
     like = abstract_state(debug_config, make_trainer(debug_config), replica_mesh())
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         restored = checkpoints.restore(7, like)
+        model = checkpoints.restore_model(7, like)
         assert checkpoints.restore_data(7) == DATA
-    assert jax.tree.structure(restored) == jax.tree.structure(state)
-    for one, two in zip(jax.tree.leaves(restored), jax.tree.leaves(state), strict=True):
+    assert_same(restored, state)
+    assert_same(model, state.model)
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(one, two)
         assert one.sharding == two.sharding
 
