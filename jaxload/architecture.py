@@ -1,13 +1,13 @@
 """A model's config as the planner sees it."""
 
 from jaxload.balance.architecture import (
-    Adapters,
     Architecture,
     CrossArchitecture,
     JointArchitecture,
     analytic_cost,
 )
 from jaxload.balance.cost import CostModel
+from jaxload.balance.flops import Adapters
 from jaxload.models import ModelConfig, WanConfig
 
 _NUM_IMAGE_TOKENS = 257  # Of CLIP's encoder, which released models were trained with.
