@@ -10,7 +10,8 @@ from jaxload.balance.cost import CostModel
 from jaxload.balance.flops import Adapters
 from jaxload.models import ModelConfig, WanConfig
 
-_NUM_IMAGE_TOKENS = 257  # Of CLIP's encoder, which released models were trained with.
+NUM_IMAGE_TOKENS = 257
+"""Of CLIP's encoder, which released models were trained with."""
 
 
 def cost_of(model: ModelConfig) -> CostModel:
@@ -35,7 +36,7 @@ def architecture_of(model: ModelConfig) -> Architecture:
             channels=model.channels,
             condition_channels=model.condition_channels,
             image_dim=model.image_dim,
-            num_image_tokens=model.num_image_positions or _NUM_IMAGE_TOKENS
+            num_image_tokens=model.num_image_positions or NUM_IMAGE_TOKENS
             if model.image_dim
             else 0,
         )

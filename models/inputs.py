@@ -50,6 +50,14 @@ def check_inputs(
         )
 
 
+def check_config(model: str, config: object, kind: type) -> None:
+    """Refuses the config of another model."""
+    if not isinstance(config, kind):
+        raise InputError(
+            f"{model}: expected a {kind.__name__}, got a {type(config).__name__}"
+        )
+
+
 def check_divides(name: str, size: int, divisor: int) -> None:
     """Refuses a size that is no multiple of a divisor."""
     if size < 1 or size % divisor:

@@ -45,7 +45,8 @@ class Linear(nnx.Module):
         self.dtype = jnp.dtype(jnp.float32 if float32 else config.compute_dtype)
         self.out_dtype = jnp.dtype(jnp.float32) if float32_out else self.dtype
         # Else a GPU would multiply float32 with ten bits.
-        self.precision = jax.lax.Precision.HIGHEST if float32 else None
+        is_float32 = self.dtype == jnp.float32
+        self.precision = jax.lax.Precision.HIGHEST if is_float32 else None
         shape = (in_width, out_width)
         self.kernel = param(kernel_init(rngs.params(), shape, param_dtype), *axes)
         bias_axis = "width" if axes[1] == "embed" else axes[1]

@@ -26,7 +26,7 @@ from jaxload.models.embeddings import (
     to_patches,
     token_grid,
 )
-from jaxload.models.inputs import check_inputs, check_shape
+from jaxload.models.inputs import check_config, check_inputs, check_shape
 from jaxload.models.layers import ZEROS, linears, run_stacked, stack
 from jaxload.models.mmdit_blocks import DoubleBlock, SingleBlock, TextRefiner
 from jaxload.models.mmdit_config import MMDiTConfig
@@ -37,6 +37,7 @@ class MMDiT(nnx.Module):
     """Predicts the velocity of the flow from a latent to noise, given a caption."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
+        check_config("MMDiT", config, MMDiTConfig)
         width, pooled = config.width, config.pooled_dim
         patch = PATCH[0] * PATCH[1] * PATCH[2]
         linear = linears(config, rngs)
@@ -114,17 +115,11 @@ class MMDiT(nnx.Module):
 
         if text_lengths is None:
             text_lengths = _lengths_without_zeros(text_BTE)
-        text_lengths = jnp.clip(text_lengths, 0, num_text_tokens)
-        # A sample without text still has one token to attend to among its text.
-        text_keys_B = jnp.maximum(text_lengths, 1)
-        all_keys_B = text_lengths + num_tokens
-        text_BTE = _without_padding(text_BTE, text_lengths)
-        mean_BE = _mean(text_BTE, text_keys_B)
+        lengths_B = jnp.clip(text_lengths, 0, num_text_tokens)
+        all_keys_B = lengths_B + num_tokens
+        text_BTD, mean_BE = self._embed_text(text_BTE, timestep_B, lengths_B)
         condition_BD = self._condition(
             timestep_B, mean_BE if pooled is None else pooled, guidance
-        )
-        text_BTD = self.refiner(
-            text_BTE.astype(dtype), mean_BE, timestep_embedding(timestep_B), text_keys_B
         )
         video_BSD = self.patch_in(to_patches(latent_BFHWC.astype(dtype)))
         rotary = rotary_table(grid, config.rope_widths, theta=config.rope_theta)
@@ -148,6 +143,22 @@ class MMDiT(nnx.Module):
         )
         x_BSD = layer_norm_modulate(x_BUD[:, :num_tokens], scale, shift)
         return from_patches(self.patch_out(x_BSD), grid)
+
+    def _embed_text(
+        self, text_BTE: Array, timestep_B: Array, lengths_B: Array
+    ) -> tuple[Array, Array]:
+        """Text as the blocks take it, and the mean of what was given."""
+        # A sample without text still has one token to attend to among its text.
+        num_keys_B = jnp.maximum(lengths_B, 1)
+        text_BTE = _without_padding(text_BTE, lengths_B)
+        mean_BE = _mean(text_BTE, num_keys_B)
+        text_BTD = self.refiner(
+            text_BTE.astype(self.config.compute_dtype),
+            mean_BE,
+            timestep_embedding(timestep_B),
+            num_keys_B,
+        )
+        return text_BTD, mean_BE
 
     def _condition(
         self, timestep_B: Array, pooled: Array, guidance: jax.Array | None
@@ -175,6 +186,12 @@ class MMDiT(nnx.Module):
         ):
             if array is not None:
                 check_shape("MMDiT", name, array, expected)
+        if text_lengths is not None and not jnp.issubdtype(
+            text_lengths.dtype, jnp.integer
+        ):
+            raise InputError(
+                f"MMDiT: expected text_lengths of integers, got {text_lengths.dtype}"
+            )
         if pooled is None and config.pooled_dim != config.text_dim:
             raise InputError(
                 f"MMDiT: expected pooled text of width {config.pooled_dim}, got none; "

@@ -101,10 +101,11 @@ class TransformerConfig:
             raise InputError(
                 f"model.lora_alpha={self.lora_alpha}: expected more than 0"
             )
-        known = get_args(LoraTarget)
-        unknown = sorted(set(self.lora_targets) - set(known))
-        if unknown or not self.lora_targets:
+        known, targets = get_args(LoraTarget), self.lora_targets
+        is_text = isinstance(targets, str)  # Its letters would pass for targets.
+        if is_text or not targets or set(targets) - set(known):
+            given = targets if is_text else ",".join(targets)
             raise InputError(
-                f"model.lora_targets={','.join(self.lora_targets)}: expected some of "
+                f"model.lora_targets={given}: expected a tuple of some of "
                 f"{', '.join(known)}"
             )

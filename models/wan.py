@@ -20,7 +20,7 @@ from jaxload.models.embeddings import (
     to_patches,
     token_grid,
 )
-from jaxload.models.inputs import check_inputs, check_shape
+from jaxload.models.inputs import check_config, check_inputs, check_shape
 from jaxload.models.layers import ZEROS, linears, run_stacked, stack
 from jaxload.models.wan_blocks import (
     NUM_MODULATIONS,
@@ -38,6 +38,7 @@ class WanTransformer(nnx.Module):
     """Predicts the velocity of the flow from a latent to noise, given a caption."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
+        check_config("WanTransformer", config, WanConfig)
         width = config.width
         patch = PATCH[0] * PATCH[1] * PATCH[2]
         normal = nnx.initializers.normal(0.02)
@@ -89,7 +90,9 @@ class WanTransformer(nnx.Module):
             text_BTE: Padded with zeros to the config's num_text_tokens if it is
                 shorter; all of them are attended to, as the released models were
                 trained.
-            image: The first frame's embedding, if the config has an image_dim.
+            image: CLIP's embedding of the first frame, [B, 257, 1280] for released
+                models, if the config has an image_dim. If it has num_image_positions,
+                that of the last frame behind it: [B, 514, 1280].
 
         Raises:
             InputError: A shape does not fit the config.

@@ -5,8 +5,8 @@
 
 FLOPs are those of a sample's forward and backward pass, with the remat policy that the
 preset names. Bytes are those of each of eight H100s that share the model (FSDP), with
-one sample on each: gradients compiled for them, and AdamW's state beside. Needs the
-tools that benchmarks.h100 needs.
+one sample on each: gradients compiled for them, and beside them AdamW's state and the
+sums that the trainer adds gradients to. Needs the tools that benchmarks.h100 needs.
 """
 
 import math
@@ -20,9 +20,9 @@ from jax.stages import Compiled
 from rich.console import Console
 
 from benchmarks import h100
-from benchmarks.models.h100 import missing_tools
+from benchmarks.models.h100 import USABLE_BYTES, missing_tools
 from jaxload import targets
-from jaxload.architecture import cost_of
+from jaxload.architecture import NUM_IMAGE_TOKENS, cost_of
 from jaxload.balance.shape import Shape
 from jaxload.models import PRESETS, ModelConfig, WanConfig, make_model, preset
 from jaxload.parallel.sharding import (
@@ -37,8 +37,7 @@ from jaxload.training.footprint import program_bytes
 NUM_DEVICES = 8
 # Latents of 1, 33 and 81 frames of 480 x 832, and of 81 of 720 x 1280.
 SHAPES = (Shape(1, 60, 104), Shape(9, 60, 104), Shape(21, 60, 104), Shape(21, 90, 160))
-_ADAM_BYTES = 8  # Two moments in float32, for each parameter.
-_NUM_IMAGE_TOKENS = 257
+_BESIDE = 12  # Bytes for each parameter: two moments and a sum of gradients.
 
 
 def num_parameters(config: ModelConfig) -> int:
@@ -49,8 +48,8 @@ def num_parameters(config: ModelConfig) -> int:
 
 def device_bytes(config: ModelConfig, shape: Shape) -> int:
     """Bytes of each device while it trains on one sample of a shape."""
-    optimizer = _ADAM_BYTES * num_parameters(config) // NUM_DEVICES
-    return program_bytes(_compile_gradients(config, shape)) + optimizer
+    beside = _BESIDE * num_parameters(config) // NUM_DEVICES
+    return program_bytes(_compile_gradients(config, shape)) + beside
 
 
 def _compile_gradients(config: ModelConfig, shape: Shape) -> Compiled:
@@ -88,7 +87,7 @@ def _input_shapes(config: ModelConfig, shape: Shape) -> dict[str, tuple[int, ...
     }
     if isinstance(config, WanConfig):
         if config.image_dim:
-            tokens = config.num_image_positions or _NUM_IMAGE_TOKENS
+            tokens = config.num_image_positions or NUM_IMAGE_TOKENS
             shapes["image"] = (tokens, config.image_dim)
     else:
         shapes["pooled"] = (config.pooled_dim,)
@@ -118,8 +117,7 @@ def print_table(progress: Console) -> None:
                     cells.append(f"{flops / 1e12:.3g} TFLOP")
                     continue
                 gigabytes = measure(name, shape) / 1e9
-                card = targets.H100.memory_bytes / 1e9
-                over = "" if gigabytes <= card else " (over)"
+                over = "" if gigabytes <= USABLE_BYTES / 1e9 else " (over)"
                 cells.append(f"{flops / 1e12:,.0f} TFLOP, {gigabytes:.0f} GB{over}")
                 advance()
             print("|", " | ".join(cells), "|", flush=True)

@@ -167,8 +167,8 @@ def analytic_cost(
 
     Three times the forward pass, because the backward pass computes a gradient for
     both operands of each matmul; four times what a block computes again there. If only
-    adapters are trained, matrices get no gradients, and before the blocks there is no
-    backward pass.
+    adapters are trained, matrices get no gradients, and outside of the blocks there is
+    no backward pass, but for that of the last projection, which is small.
     """
     flops = (
         (3.0 if adapters is None else 1.0) * architecture.embeddings()

@@ -58,11 +58,12 @@ class Matrix:
         # No gradient for the matrix, and one for what it is multiplied with only if
         # something there is trained. Without a gradient for gates, the last result of
         # a block is not needed again; one that no adapter changes is not, either.
-        changed = self.behind_adapters or self.target is not None
+        adapted = self.target in adapters.targets
+        changed = self.behind_adapters or adapted
         again = again and changed and not self.ends_block
         times = 1.0 + self.behind_adapters + again
         flops = times * self._forward(self.rows * self.columns)
-        if self.target in adapters.targets:
+        if adapted:
             size = adapters.rank * (self.rows + self.columns)
             flops += (4.0 if again else 3.0) * self._forward(size)
         return flops

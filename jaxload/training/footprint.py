@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -11,6 +12,7 @@ from jax.stages import Compiled
 from jaxload.balance.memory import MemoryLine, MemoryModel, line_through
 from jaxload.balance.shape import Shape
 from jaxload.config import Config
+from jaxload.errors import InputError
 from jaxload.training.compile import compile_ahead
 from jaxload.training.programs import (
     abstract_state,
@@ -87,6 +89,22 @@ def confirm(
     program = lower_micro_step(config, trainer, mesh, shape, batch).compile()
     beside = _optimizer_bytes(config, trainer, mesh)
     return line.bytes(batch), program_bytes(program) + beside
+
+
+def check_capacity(max_bytes: int, devices: Iterable[Any]) -> None:
+    """Refuses a budget of bytes that is more than JAX may take of a device.
+
+    Raises:
+        InputError: Says how much it may take, and how it is given more.
+    """
+    for device in devices:
+        limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPU.
+        if limit is not None and limit < max_bytes:
+            raise InputError(
+                f"balance.max_bytes={max_bytes}: expected at most {limit}, which JAX "
+                f"may take of {device}; lower it, or set XLA_CLIENT_MEM_FRACTION in "
+                "the environment, which is 0.75 by default"
+            )
 
 
 def _optimizer_bytes(config: Config, trainer: Trainer, mesh: Mesh) -> int:

@@ -116,20 +116,20 @@ def write(
     chunks: Callable[[Described], Iterable[np.ndarray]],
     *,
     max_file_bytes: int,
-    config: dict[str, object],
+    config: dict[str, object] | None,
 ) -> None:
     """Writes one file, or a directory of files no larger than that.
 
     Nothing is in its place before everything has been written. Files of a model that
     was there are then replaced one by one; killed in between, this leaves a directory
-    that does not load, and never one with parts of both.
+    without its index or its config.json, and never one with parts of both.
 
     Args:
         path: The file if it ends in .safetensors, else the directory.
         tensors: What to write, in order.
         chunks: Gives a tensor's content.
         max_file_bytes: For a directory; a file that was named is one file.
-        config: What config.json of a directory holds.
+        config: What config.json of a directory holds, if it is to have one.
     """
     if path.suffix == ".safetensors":
         _write_files({path: list(tensors)}, chunks)
@@ -142,10 +142,11 @@ def write(
             for i in range(1, len(parts) + 1)
         ]
     contents = {path / name: part for name, part in zip(names, parts, strict=True)}
-    # Files of another save go once the new ones have been written: the index first, so
-    # that it never leads to some of the old files and some of the new.
+    # Files of another save go once the new ones have been written: those first that say
+    # what the others are, lest they say it of some old files and some new ones.
     _write_files(contents, chunks, before_renaming=lambda: _remove_others(path, names))
-    whole_files.write_atomically(path / CONFIG, json.dumps(config, indent=2) + "\n")
+    if config is not None:
+        whole_files.write_atomically(path / CONFIG, json.dumps(config, indent=2) + "\n")
     if len(parts) > 1:
         _write_index(path, contents)
 
@@ -178,7 +179,8 @@ def _split(tensors: Iterable[Described], max_bytes: int) -> list[list[Described]
 
 
 def _remove_others(directory: Path, names: Sequence[str]) -> None:
-    (directory / _INDEX).unlink(missing_ok=True)
+    for name in (CONFIG, _INDEX):
+        (directory / name).unlink(missing_ok=True)
     for path in directory.iterdir():
         ours = path.name == _SINGLE or _PART.fullmatch(path.name)
         if ours and path.name not in names:

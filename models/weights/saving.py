@@ -19,6 +19,8 @@ from jaxload.models.weights.files import Described
 from jaxload.models.weights.names import NAMINGS, Naming, Piece, tensors_of
 from jaxload.models.weights.variables import is_stored, variables_of
 
+_OTHER_FORMATS = (".pt", ".pth", ".bin", ".ckpt", ".gguf", ".msgpack", ".npz")
+
 
 def save(
     model: nnx.Module,
@@ -35,12 +37,13 @@ def save(
     Args:
         model: Of a family that is known, with a `config`.
         path: A file if it ends in .safetensors, else a directory in the layout of
-            diffusers, with its config.json.
+            diffusers, with its config.json if names are those of diffusers.
         names: Of diffusers, the original ones, or those with ComfyUI's prefix.
-        max_file_bytes: The most that one of a directory's files may have.
+        max_file_bytes: The most that one of a directory's files may have, unless it is
+            a single tensor.
     """
-    if names not in NAMINGS:
-        raise InputError(f"names={names!r}: expected one of {', '.join(NAMINGS)}")
+    path = Path(path)
+    _check_arguments(path, names, max_file_bytes)
     config = getattr(model, "config", None)
     family = family_of(config)
     variables = variables_of(nnx.state(model))
@@ -58,11 +61,12 @@ def save(
 
     if jax.process_index() == 0:
         layout.write(
-            Path(path),
+            path,
             described,
             chunks,
             max_file_bytes=max_file_bytes,
-            config=family.write_config(config),
+            # To diffusers, one beside other names would mean a model without weights.
+            config=family.write_config(config) if names == "diffusers" else None,
         )
     else:  # The first process cannot gather alone.
         for tensor in described:
@@ -70,6 +74,24 @@ def save(
                 pass
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices("jaxload.models.weights.save")
+
+
+def _check_arguments(path: Path, names: str, max_file_bytes: int) -> None:
+    """Refuses what would be found wrong only after everything has been written."""
+    if names not in NAMINGS:
+        raise InputError(f"names={names!r}: expected one of {', '.join(NAMINGS)}")
+    if max_file_bytes < 1:
+        raise InputError(f"max_file_bytes={max_file_bytes}: expected 1 or more")
+    is_file = path.suffix == ".safetensors"
+    if is_file and path.is_dir():
+        raise InputError(
+            f"{path}: expected a file, by its name, got a directory; remove it or "
+            "choose another name"
+        )
+    if path.suffix in _OTHER_FORMATS or (not is_file and path.is_file()):
+        raise InputError(
+            f"{path}: expected a .safetensors file or a directory; choose another name"
+        )
 
 
 def _value(model: nnx.Module, piece: Piece) -> np.ndarray:
@@ -89,7 +111,8 @@ def _value(model: nnx.Module, piece: Piece) -> np.ndarray:
 
 
 def _layer(value: jax.Array, layer: int | None) -> jax.Array:
-    return value if layer is None else _index(value, layer)
+    # A copy: an array that was asked for its values keeps them on the host.
+    return jnp.copy(value) if layer is None else _index(value, layer)
 
 
 @jax.jit

@@ -1,6 +1,7 @@
 """What models and their configs refuse, and how they say it."""
 
 import dataclasses
+import inspect
 import re
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from flax import nnx
 
 from jaxload.errors import InputError
-from jaxload.models import PRESETS, preset
+from jaxload.models import PRESETS, MMDiT, WanTransformer, preset
 from tests.models.tiny import CONFIGS, inputs, make
 
 
@@ -54,10 +55,36 @@ def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
         arrays["text_lengths"] = jnp.zeros(3, jnp.int32)
     model = nnx.eval_shape(lambda: make(config))
     # As users call it: jaxtyping is for tests, and would speak first.
-    function = type(model).__call__
-    function = getattr(function, "__wrapped__", function)
+    function = inspect.unwrap(type(model).__call__)
     with pytest.raises(InputError, match=message):
         function(model, **(inputs(config) | arrays))
+
+
+def test_a_text_is_no_tuple_of_targets():
+    config = dataclasses.replace(preset("wan-tiny"))
+    # The check of types, which is for tests, would speak first.
+    object.__setattr__(config, "lora_targets", "q")
+    with pytest.raises(InputError, match="lora_targets=q: expected a tuple of some of"):
+        config.__post_init__()
+
+
+def test_lengths_that_are_no_integers():
+    config = CONFIGS["mmdit"]
+    model = nnx.eval_shape(lambda: make(config))
+    function = inspect.unwrap(type(model).__call__)
+    given = inputs(config) | {"text_lengths": jnp.ones(2)}
+    with pytest.raises(InputError, match="text_lengths of integers, got float32"):
+        function(model, **given)
+
+
+@pytest.mark.parametrize("model", [WanTransformer, MMDiT])
+def test_the_config_of_another_model(model: Any):
+    kind = "mmdit" if model is WanTransformer else "wan"
+    message = rf"{model.__name__}: expected a \w+Config, got a \w+Config"
+    with pytest.raises(InputError, match=message):
+        inspect.unwrap(model.__init__)(
+            object.__new__(model), CONFIGS[kind], rngs=nnx.Rngs(0)
+        )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +107,7 @@ def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
             ("q", "mlp"),
             "lora_targets=q,mlp: .* q, k, v",
         ),
-        ("wan-tiny", "lora_targets", (), "lora_targets=: expected some of q, k"),
+        ("wan-tiny", "lora_targets", (), "lora_targets=: expected a tuple of some of"),
         ("mmdit-tiny", "num_single_blocks", 0, "num_single_blocks=0: expected 1 or"),
         ("mmdit-tiny", "pooled_dim", 0, "model.pooled_dim=0: expected 1 or more"),
         ("mmdit-tiny", "rope_widths", (4, 6, 8), "rope_widths=4,6,8: .* a head, 16"),

@@ -168,6 +168,19 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, max_file_bytes:
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
+def test_no_config_of_another_save_is_beside_the_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    write(tmp_path)
+    monkeypatch.setattr(layout.whole_files, "write_atomically", kill)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path)
+    assert names_in(tmp_path) == ["diffusion_pytorch_model.safetensors"]
+
+
 @pytest.mark.parametrize(
     ("names", "found"),
     [

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -276,9 +277,9 @@ def test_the_config_is_read_and_written(config: Config, tmp_path: Path):
 
 @pytest.mark.parametrize("names", ["original", "comfyui"])
 def test_without_a_config_it_must_be_given(names: Naming, tmp_path: Path):
+    weights.save(make(WAN), tmp_path)
+    # To diffusers, its config.json beside these names would be a model without weights.
     weights.save(make(WAN), tmp_path, names=names)
-    assert weights.read_config(tmp_path) == WAN
-    (tmp_path / "config.json").unlink()
     message = r"config\.json: .* got no such file; give the config when you load"
     with pytest.raises(InputError, match=message):
         weights.load(tmp_path)
@@ -435,6 +436,16 @@ def test_parameters_are_read_into_their_shards_and_saved_from_them(
     assert_same(read(tmp_path / "b"), read(tmp_path / "a"))
 
 
+def test_a_model_that_was_saved_is_not_kept_on_the_host(tmp_path: Path):
+    weights.save(make(WAN), tmp_path)
+    placed = shardings(WAN, Mesh(np.array(jax.devices()), ("x",)))
+    found = weights.load(tmp_path, WAN, shardings=placed)
+    weights.save(found, tmp_path / "again")
+    for path, variable in variables_of(nnx.state(found)).items():
+        # Where JAX keeps what it gathered from several devices.
+        assert variable.get_value()._npy_value is None, path
+
+
 def test_layers_alone_can_be_cut(tmp_path: Path):
     config = dataclasses.replace(WAN, depth=4)
     model = make(config)
@@ -470,9 +481,28 @@ def test_a_named_file_is_one_file(tmp_path: Path):
 def test_wrong_arguments_are_told(tmp_path: Path):
     with pytest.raises(InputError, match="config: expected a WanConfig or a MMDiTConf"):
         weights.save(nnx.Linear(2, 2, rngs=nnx.Rngs(0)), tmp_path)
-    names: Any = "pytorch"
-    with pytest.raises(Exception, match="pytorch"):
-        weights.save(make(WAN), tmp_path, names=names)
+
+
+@pytest.mark.parametrize(
+    ("path", "options", "message"),
+    [
+        ("x", {"names": "pytorch"}, "names='pytorch': expected one of diffusers, orig"),
+        ("x", {"max_file_bytes": 0}, "max_file_bytes=0: expected 1 or more"),
+        ("x.pt", {}, r"x\.pt: expected a \.safetensors file or a directory; choose"),
+        ("file", {}, r"file: expected a \.safetensors file or a directory; choose"),
+        ("d.safetensors", {}, r"d\.safetensors: expected a file, by its name, got a d"),
+    ],
+)
+def test_where_nothing_can_be_saved_is_told_at_once(
+    tmp_path: Path, path: str, options: dict[str, Any], message: str
+):
+    (tmp_path / "file").touch()
+    (tmp_path / "d.safetensors").mkdir()
+    # Without the check of types, which comes first here and not for users.
+    save = inspect.unwrap(weights.save)
+    with pytest.raises(InputError, match=message):
+        save(make(WAN), tmp_path / path, **options)
+    assert {p.name for p in tmp_path.iterdir()} == {"file", "d.safetensors"}
 
 
 def test_neither_loading_nor_saving_holds_a_model_twice(tmp_path: Path):

@@ -8,8 +8,14 @@ from jax.sharding import Mesh
 
 from jaxload.balance.shape import Shape
 from jaxload.config import Config
+from jaxload.errors import InputError
 from jaxload.parallel.mesh import REPLICA_AXIS
-from jaxload.training.footprint import confirm, measure_memory, program_bytes
+from jaxload.training.footprint import (
+    check_capacity,
+    confirm,
+    measure_memory,
+    program_bytes,
+)
 from jaxload.training.programs import abstract_state, make_trainer
 
 
@@ -40,3 +46,28 @@ def test_memory_is_a_line_in_the_batch_size(debug_config: Config):
         assert predicted == model.bytes(shape, batch)
         # Measured: the line is up to 2.5% above, as XLA reuses more of larger buffers.
         assert predicted == pytest.approx(compiled, rel=0.04)
+
+
+class Card:
+    """A device that says how much of it JAX may take."""
+
+    def __init__(self, stats: dict[str, int] | None):
+        self._stats = stats
+
+    def memory_stats(self) -> dict[str, int] | None:
+        return self._stats
+
+    def __str__(self) -> str:
+        return "cuda:0"
+
+
+def test_a_budget_above_what_jax_may_take_is_refused():
+    card = Card({"bytes_limit": 63_700_000_000, "bytes_in_use": 0})
+    check_capacity(63_700_000_000, [Card(None), Card({}), card])
+    message = (
+        "balance.max_bytes=80000000000: expected at most 63700000000, which JAX may "
+        "take of cuda:0; .* XLA_CLIENT_MEM_FRACTION"
+    )
+    with pytest.raises(InputError, match=message):
+        check_capacity(80_000_000_000, [Card(None), card])
+    check_capacity(80_000_000_000, jax.devices())  # CPUs do not tell.
