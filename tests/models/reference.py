@@ -1,30 +1,48 @@
 """Runs small models in diffusers, for ours to be compared with.
 
     python tests/models/reference.py CASES.json OUT_DIR
+    python tests/models/reference.py --names NAMES.json OUT.json
 
 Needs torch and diffusers, and nothing of jaxload: `make parity` has an environment for
 it. For each case, writes the weights of a model drawn at random, its inputs, its output
 in float32 and in bfloat16, and gradients of `sum(output * cotangent)`, with the config
 and the versions as metadata. `golden/` holds what this wrote of `golden/cases.json`.
+
+With --names, has diffusers convert models of the original names, and writes what came
+of it beside those names. `golden/original_names.json` was written so, of itself: a new
+model there needs a kind, a config, and its original names with their shapes.
 """
 
+import inspect
 import json
 import math
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import diffusers  # pyright: ignore[reportMissingImports]
 import torch  # pyright: ignore[reportMissingImports]
+from diffusers.loaders import (  # pyright: ignore[reportMissingImports]
+    single_file_utils,
+)
 from safetensors.torch import save_file
 
 MODELS = {
     "wan": diffusers.WanTransformer3DModel,
     "mmdit": diffusers.HunyuanVideoTransformer3DModel,
 }
+CONVERTERS = {
+    "wan": single_file_utils.convert_wan_transformer_to_diffusers,
+    "mmdit": single_file_utils.convert_hunyuan_video_transformer_to_diffusers,
+}
 
 
 def main(argv: list[str]) -> int:
     """Runs every case of a file; returns the exit code."""
+    if argv[0] == "--names":
+        write_names(Path(argv[1]), Path(argv[2]))
+        return 0
     cases, out = Path(argv[0]), Path(argv[1])
     torch.set_num_threads(2)
     for case in json.loads(cases.read_text()):
@@ -142,6 +160,60 @@ def to_bfloat16(model: torch.nn.Module) -> torch.nn.Module:
         if not any(part in name.split(".") for part in kept):
             parameter.data = parameter.data.to(torch.bfloat16)
     return model
+
+
+def write_names(names: Path, out: Path) -> None:
+    """Writes the models of a file, with their tensors as diffusers converts them."""
+    models = json.loads(names.read_text())
+    for model in models.values():
+        model["diffusers"] = {
+            name: f"{'x'.join(map(str, tensor.shape))} {checksum(tensor)}"
+            for name, tensor in sorted(convert(model).items())
+        }
+    out.write_text(json.dumps(models, indent=1) + "\n")
+
+
+def convert(model: dict) -> dict[str, torch.Tensor]:
+    """Returns what a model of diffusers has of tensors with the original names.
+
+    For Wan, no model whose images have places: the converter does not know the tensor
+    `img_emb.emb_pos`, which is all that such a model has more.
+    """
+    target = MODELS[model["kind"]](**model["config"])
+    converted = converter(model["kind"], target)(filled(model["original"]))
+    target.load_state_dict(converted, strict=True)
+    return target.state_dict()
+
+
+def converter(kind: str, target: torch.nn.Module) -> Callable[[dict], dict]:
+    """Returns diffusers' own converter, for any width."""
+    function = CONVERTERS[kind]
+    if kind == "wan":
+        return function
+    # It splits joined projections at the width of the released model, a number in its
+    # text. Nothing else of it is changed.
+    width = target.config.num_attention_heads * target.config.attention_head_dim
+    source = inspect.getsource(function)
+    namespace = dict(vars(single_file_utils))
+    exec(source.replace("hidden_size = 3072", f"hidden_size = {width}"), namespace)
+    return namespace[function.__name__]
+
+
+def filled(shapes: dict[str, str]) -> dict[str, torch.Tensor]:
+    """Counts through all tensors by name, so that no number is there twice."""
+    tensors, start = {}, 0
+    for name in sorted(shapes):
+        shape = [int(size) for size in shapes[name].split("x")]
+        stop = start + math.prod(shape)
+        tensors[name] = torch.arange(start, stop, dtype=torch.float32).reshape(shape)
+        start = stop
+    assert start < 2**24  # All are exact in float32.
+    return tensors
+
+
+def checksum(tensor: torch.Tensor) -> str:
+    """Of the tensor's bytes."""
+    return f"{zlib.crc32(tensor.contiguous().numpy().tobytes()):08x}"
 
 
 if __name__ == "__main__":

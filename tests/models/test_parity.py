@@ -104,20 +104,24 @@ CASES = [
 pytestmark = [pytest.mark.parity, pytest.mark.slow]
 
 
-@pytest.fixture(scope="module", params=CASES, ids=lambda case: case["name"])
-def golden(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Golden:
-    """What diffusers gives of a case, now."""
+def run_reference(*args: str | Path):
     if not PYTHON.exists():
         reason = "needs diffusers: make parity"
         if os.environ.get("JAXLOAD_REQUIRE_TORCH"):
             pytest.fail(reason)
         pytest.skip(reason)
+    subprocess.run([PYTHON, REFERENCE, *args], check=True)
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case["name"])
+def golden(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Golden:
+    """What diffusers gives of a case, now."""
     directory = tmp_path_factory.mktemp("reference")
     cases = directory / "cases.json"
     cases.write_text(json.dumps([request.param]))
-    subprocess.run([PYTHON, REFERENCE, cases, directory], check=True)
+    run_reference(cases, directory)
     return golden_lib.read(directory / f"{request.param['name']}.safetensors")
 
 
@@ -165,3 +169,11 @@ def test_diffusers_reads_what_we_write(golden: Golden, ours: Ours, directory: Pa
     assert set(expected) == set(got)
     for key, tensor in expected.items():
         assert (got[key] == tensor).all(), key
+
+
+def test_diffusers_converts_the_original_names_as_before(tmp_path: Path):
+    """`test_original_names.py` compares ours with the same file."""
+    names = REFERENCE.parent / "golden" / "original_names.json"
+    run_reference("--names", names, tmp_path / "names.json")
+    now = json.loads((tmp_path / "names.json").read_text())
+    assert now == json.loads(names.read_text())

@@ -1,104 +1,31 @@
 """Tests of jaxload.models.weights: models from files of others and back."""
 
 import dataclasses
-import functools
 import inspect
-import json
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors.numpy
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.models import loading as benchmark
 from jaxload.errors import InputError
-from jaxload.models import MMDiTConfig, WanConfig, weights
-from jaxload.models.weights import files
-from jaxload.models.weights.families import family_of
+from jaxload.models import weights
 from jaxload.models.weights.names import PREFIXES, Naming
-from jaxload.models.weights.variables import variables_of
-
-Config = WanConfig | MMDiTConfig
-
-WAN = WanConfig(
-    width=32,
-    depth=3,
-    num_heads=2,
-    mlp_width=64,
-    text_dim=16,
-    num_text_tokens=512,
-    condition_channels=20,
-    image_dim=24,
-    num_image_positions=6,
+from tests.models.stored import (
+    MMDIT,
+    WAN,
+    Config,
+    assert_same,
+    make,
+    read,
+    values,
+    write,
 )
-MMDIT = MMDiTConfig(
-    width=32,
-    num_double_blocks=2,
-    num_single_blocks=3,
-    num_refiner_blocks=1,
-    num_heads=2,
-    mlp_width=80,
-    text_dim=16,
-    num_text_tokens=256,
-    pooled_dim=20,
-    guidance=True,
-    rope_widths=(4, 6, 6),
-)
+
 CONFIGS = [pytest.param(WAN, id="wan"), pytest.param(MMDIT, id="mmdit")]
-
-
-@functools.cache
-def abstract(config: Config) -> nnx.Module:
-    model = family_of(config).model
-    return nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0)))
-
-
-@functools.cache
-def make(config: Config) -> nnx.Module:
-    """A model with random values in every parameter, without running its own init."""
-    graphdef, state = nnx.split(abstract(config))
-    rng = np.random.default_rng(0)
-
-    def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
-        value = rng.standard_normal(leaf.shape, np.float32)
-        return jax.device_put(value.astype(leaf.dtype))
-
-    return nnx.merge(graphdef, jax.tree.map(draw, state))
-
-
-def values(model: nnx.Module) -> dict[str, np.ndarray]:
-    variables = variables_of(nnx.state(model))
-    return {".".join(p): np.asarray(v.get_value()) for p, v in variables.items()}
-
-
-def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """Bit for bit."""
-    assert found.keys() == expected.keys()
-    for name, array in expected.items():
-        assert found[name].dtype == array.dtype, name
-        assert found[name].shape == array.shape, name
-        assert found[name].tobytes() == array.tobytes(), name
-
-
-def read(directory: Path) -> dict[str, np.ndarray]:
-    """What files hold, read by another library."""
-    tensors: dict[str, np.ndarray] = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        tensors |= safetensors.numpy.load_file(path)
-    return tensors
-
-
-def write(path: Path, tensors: dict[str, np.ndarray]) -> Path:
-    """Writes files by another library."""
-    tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    safetensors.numpy.save_file(tensors, path)
-    return path
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -268,97 +195,6 @@ def test_a_file_of_something_else_is_told_from_a_model(tmp_path: Path):
         weights.load(path, WAN)
 
 
-def test_the_config_is_read_and_written(config: Config, tmp_path: Path):
-    weights.save(make(config), tmp_path)
-    assert weights.read_config(tmp_path) == config
-    found = weights.load(tmp_path)
-    assert_same(values(found), values(make(config)))
-
-
-@pytest.mark.parametrize("names", ["original", "comfyui"])
-def test_without_a_config_it_must_be_given(names: Naming, tmp_path: Path):
-    weights.save(make(WAN), tmp_path)
-    # To diffusers, its config.json beside these names would be a model without weights.
-    weights.save(make(WAN), tmp_path, names=names)
-    message = r"config\.json: .* got no such file; give the config when you load"
-    with pytest.raises(InputError, match=message):
-        weights.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("config", "field", "value", "message"),
-    [
-        (WAN, "patch_size", [1, 4, 4], r"patch_size: expected \[1, 2, 2\], got \[1, 4"),
-        (WAN, "qk_norm", None, "qk_norm: expected 'rms_norm_across_heads', got None"),
-        (WAN, "added_kv_proj_dim", None, "added_kv_proj_dim: expected 32, got None"),
-        (WAN, "out_channels", 40, "out_channels: expected in_channels=36 or fewer"),
-        (WAN, "num_layers", "3", "num_layers: expected a whole number .* got '3'"),
-        (WAN, "vace_layers", [0, 5], r"vace_layers: expected no such field, got \[0"),
-        (MMDIT, "qk_norm", "layer_norm", "qk_norm: expected 'rms_norm', got 'layer_n"),
-        (
-            MMDIT,
-            "image_condition_type",
-            "token_replace",
-            "image_condition_type: expected null, got 'token_replace'; models like",
-        ),
-        (MMDIT, "rope_axes_dim", [16], "rope_axes_dim: expected three widths, got"),
-        (MMDIT, "_class_name", "UNet", "expected WanTransformer3DModel or .* 'UNet'"),
-    ],
-)
-def test_a_config_that_no_model_here_has_is_refused(
-    config: Config, field: str, value: Any, message: str, tmp_path: Path
-):
-    files.write(tmp_path / "diffusion_pytorch_model.safetensors", [], [])
-    content = family_of(config).write_config(config) | {field: value}
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=message):
-        weights.load(tmp_path)
-
-
-def test_fields_that_say_nothing_are_allowed(tmp_path: Path):
-    files.write(tmp_path / "diffusion_pytorch_model.safetensors", [], [])
-    content = {
-        "_class_name": "WanTransformer3DModel",
-        "_diffusers_version": "0.34.0",
-        "num_attention_heads": 12,
-        "ffn_dim": 8960,
-        "num_layers": 30,
-        "new_option": False,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    config = weights.read_config(tmp_path)
-    assert (config.width, config.depth, config.text_dim) == (1536, 30, 4096)
-
-
-def test_the_config_of_the_original_release_is_read(tmp_path: Path):
-    files.write(tmp_path / "diffusion_pytorch_model.safetensors", [], [])
-    content = {
-        "_class_name": "WanModel",
-        "_diffusers_version": "0.30.0",
-        "dim": 5120,
-        "eps": 1e-06,
-        "ffn_dim": 13824,
-        "freq_dim": 256,
-        "in_dim": 36,
-        "model_type": "i2v",
-        "num_heads": 40,
-        "num_layers": 40,
-        "out_dim": 16,
-        "text_len": 512,
-    }
-    (tmp_path / "config.json").write_text(json.dumps(content))
-    assert weights.read_config(tmp_path) == WanConfig(
-        width=5120,
-        depth=40,
-        num_heads=40,
-        mlp_width=13_824,
-        text_dim=4096,
-        num_text_tokens=512,
-        condition_channels=20,
-        image_dim=1280,
-    )
-
-
 def test_adapters_are_new_after_loading_and_merged_when_saved(tmp_path: Path):
     targets = ("q", "out", "mlp_in")
     config = dataclasses.replace(
@@ -396,81 +232,6 @@ def test_adapters_are_new_after_loading_and_merged_when_saved(tmp_path: Path):
     assert_same(merged, expected)
 
 
-def shardings(config: Config, mesh: Mesh) -> nnx.State:
-    """Each parameter along the first of its axes, from the last, that can be cut."""
-
-    def place(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-        axes: list[str | None] = [None] * len(leaf.shape)
-        even = [i for i, size in enumerate(leaf.shape) if size % 2 == 0]
-        if even:
-            axes[even[len(leaf.shape) % len(even)]] = "x"
-        return NamedSharding(mesh, PartitionSpec(*axes))
-
-    return jax.tree.map(place, nnx.state(abstract(config)))
-
-
-@pytest.mark.parametrize(
-    ("config", "names"), [(WAN, "diffusers"), (MMDIT, "original")], ids=["wan", "mmdit"]
-)
-def test_parameters_are_read_into_their_shards_and_saved_from_them(
-    config: Config, names: Naming, tmp_path: Path
-):
-    config = dataclasses.replace(config, lora_rank=2)
-    model = make(dataclasses.replace(config, lora_rank=0))
-    weights.save(model, tmp_path / "a", names=names)
-    placed = shardings(config, Mesh(np.array(jax.devices()), ("x",)))
-    found = weights.load(tmp_path / "a", config, shardings=placed)
-
-    given, cut = variables_of(placed), set()
-    for path, variable in variables_of(nnx.state(found)).items():
-        value = variable.get_value()
-        sharding = given[path].get_value()
-        assert value.sharding == sharding
-        cut |= {i for i, axis in enumerate(sharding.spec) if axis}
-        for shard in value.addressable_shards:
-            np.testing.assert_array_equal(shard.data, np.asarray(value)[shard.index])
-    assert cut == {0, 1, 2}  # Layers, inputs and outputs.
-    loaded = {n: v for n, v in values(found).items() if "lora" not in n}
-    assert_same(loaded, values(model))
-    weights.save(found, tmp_path / "b", names=names)
-    assert_same(read(tmp_path / "b"), read(tmp_path / "a"))
-
-
-def test_a_model_that_was_saved_is_not_kept_on_the_host(tmp_path: Path):
-    weights.save(make(WAN), tmp_path)
-    placed = shardings(WAN, Mesh(np.array(jax.devices()), ("x",)))
-    found = weights.load(tmp_path, WAN, shardings=placed)
-    weights.save(found, tmp_path / "again")
-    for path, variable in variables_of(nnx.state(found)).items():
-        # Where JAX keeps what it gathered from several devices.
-        assert variable.get_value()._npy_value is None, path
-
-
-def test_layers_alone_can_be_cut(tmp_path: Path):
-    config = dataclasses.replace(WAN, depth=4)
-    model = make(config)
-    weights.save(model, tmp_path)
-    mesh = Mesh(np.array(jax.devices()), ("x",))
-
-    def place(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
-        spec = PartitionSpec("x") if leaf.shape[0] == 4 else PartitionSpec()
-        return NamedSharding(mesh, spec)
-
-    placed = jax.tree.map(place, nnx.state(abstract(config)))
-    found: Any = weights.load(tmp_path, config, shardings=placed)
-    kernel = found.blocks.mlp_in.kernel.get_value()
-    assert [s.data.shape for s in kernel.addressable_shards] == [(2, 32, 64)] * 2
-    assert_same(values(found), values(model))
-
-
-def test_shardings_must_be_of_all_parameters(tmp_path: Path):
-    weights.save(make(WAN), tmp_path)
-    placed = shardings(WAN, Mesh(np.array(jax.devices()), ("x",)))
-    del placed["patch_in"]
-    with pytest.raises(InputError, match=r"got none for patch_in\.bias, patch_in\.ker"):
-        weights.load(tmp_path, WAN, shardings=placed)
-
-
 def test_a_named_file_is_one_file(tmp_path: Path):
     path = tmp_path / "new" / "x.safetensors"
     weights.save(make(WAN), path, names="comfyui", max_file_bytes=1)
@@ -503,18 +264,3 @@ def test_where_nothing_can_be_saved_is_told_at_once(
     with pytest.raises(InputError, match=message):
         save(make(WAN), tmp_path / path, **options)
     assert {p.name for p in tmp_path.iterdir()} == {"file", "d.safetensors"}
-
-
-def test_neither_loading_nor_saving_holds_a_model_twice(tmp_path: Path):
-    # An MLP so wide that one of its parameters is two fifths of the model: a copy of it
-    # would be seen.
-    config = dataclasses.replace(
-        benchmark.CONFIG, width=768, depth=8, num_heads=6, mlp_width=16 * 768
-    )
-    path = tmp_path / "x.safetensors"
-    benchmark.write_random(path, config)
-    loading, saving = benchmark.measure(path, config)
-    assert loading.file_bytes > 300e6
-    # 1.04 and 0.12 of the file, up to 0.22 if busy; a copy of that parameter is 0.38.
-    assert loading.ratio < 1.2, loading
-    assert saving.ratio < 0.35, saving

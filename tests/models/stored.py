@@ -1,0 +1,90 @@
+"""Small models to store, and files read and written by another library."""
+
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import safetensors.numpy
+from flax import nnx
+
+from jaxload.models import MMDiTConfig, WanConfig
+from jaxload.models.weights.families import family_of
+from jaxload.models.weights.variables import variables_of
+
+Config = WanConfig | MMDiTConfig
+
+WAN = WanConfig(
+    width=32,
+    depth=3,
+    num_heads=2,
+    mlp_width=64,
+    text_dim=16,
+    num_text_tokens=512,
+    condition_channels=20,
+    image_dim=24,
+    num_image_positions=6,
+)
+MMDIT = MMDiTConfig(
+    width=32,
+    num_double_blocks=2,
+    num_single_blocks=3,
+    num_refiner_blocks=1,
+    num_heads=2,
+    mlp_width=80,
+    text_dim=16,
+    num_text_tokens=256,
+    pooled_dim=20,
+    guidance=True,
+    rope_widths=(4, 6, 6),
+)
+
+
+@functools.cache
+def abstract(config: Config) -> nnx.Module:
+    """The model without values."""
+    model = family_of(config).model
+    return nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0)))
+
+
+@functools.cache
+def make(config: Config) -> nnx.Module:
+    """A model with random values in every parameter, without running its own init."""
+    graphdef, state = nnx.split(abstract(config))
+    rng = np.random.default_rng(0)
+
+    def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+        value = rng.standard_normal(leaf.shape, np.float32)
+        return jax.device_put(value.astype(leaf.dtype))
+
+    return nnx.merge(graphdef, jax.tree.map(draw, state))
+
+
+def values(model: nnx.Module) -> dict[str, np.ndarray]:
+    """Every parameter, by its path."""
+    variables = variables_of(nnx.state(model))
+    return {".".join(p): np.asarray(v.get_value()) for p, v in variables.items()}
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Bit for bit."""
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype, name
+        assert found[name].shape == array.shape, name
+        assert found[name].tobytes() == array.tobytes(), name
+
+
+def read(directory: Path) -> dict[str, np.ndarray]:
+    """What files hold, read by another library."""
+    tensors: dict[str, np.ndarray] = {}
+    for path in sorted(directory.glob("*.safetensors")):
+        tensors |= safetensors.numpy.load_file(path)
+    return tensors
+
+
+def write(path: Path, tensors: dict[str, np.ndarray]) -> Path:
+    """Writes files by another library."""
+    tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    safetensors.numpy.save_file(tensors, path)
+    return path
