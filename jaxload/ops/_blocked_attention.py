@@ -3,6 +3,7 @@
 # Shape suffixes: B batch, S queries, T keys, N heads, K head width, Q the queries of a
 # block; 1 for an axis kept by a reduction.
 
+import contextlib
 import functools
 import math
 
@@ -38,7 +39,8 @@ def forward(
         return jax.lax.map(of_head, (q_NxQK, k_NTK, v_NTK))
 
     q_BNxQK = _blocks(_heads_first(q_BSNK) * _scale(q_BSNK), _FORWARD_BLOCK)
-    out_BNxQK, lse_BNxQ = jax.lax.map(of_sample, (q_BNxQK, k_BNTK, v_BNTK, bias_BT))
+    with _precision(q_BSNK):
+        out_BNxQK, lse_BNxQ = jax.lax.map(of_sample, (q_BNxQK, k_BNTK, v_BNTK, bias_BT))
     out_BNSK, lse_BNS = (_join(x, num_queries) for x in (out_BNxQK, lse_BNxQ))
     return jnp.swapaxes(out_BNSK, 1, 2).astype(q_BSNK.dtype), lse_BNS
 
@@ -96,7 +98,8 @@ def backward(
         return jax.lax.map(of_head, (rows_Nx, k_NTK, v_NTK))
 
     samples = rows, _heads_first(k_BTNK), _heads_first(v_BTNK), bias_BT
-    (dk_BNTK, dv_BNTK), dq_BNxQK = jax.lax.map(of_sample, samples)
+    with _precision(q_BSNK):
+        (dk_BNTK, dv_BNTK), dq_BNxQK = jax.lax.map(of_sample, samples)
     dq_BNSK = _join(dq_BNxQK, num_queries) * scale
     return tuple(
         jnp.swapaxes(gradient, 1, 2).astype(q_BSNK.dtype)
@@ -124,6 +127,12 @@ def _backward_block(
     dk_TK += dscores_TQ @ q_QK
     dv_TK += weights_TQ @ dout_QK
     return (dk_TK, dv_TK), dscores_TQ.T @ k_TK
+
+
+def _precision(q_BSNK: Array) -> contextlib.AbstractContextManager:
+    """That of matmuls: a GPU multiplies float32 with ten bits unless told."""
+    exact = q_BSNK.dtype == jnp.float32
+    return jax.default_matmul_precision("highest" if exact else None)
 
 
 def _scale(q_BSNK: Array) -> float:
