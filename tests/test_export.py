@@ -1,10 +1,15 @@
 """Tests of training from given weights, and of `python -m jaxload.export`."""
 
 import dataclasses
+import gc
+import shutil
 from pathlib import Path
+from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from rich.console import Console
 from safetensors.numpy import load_file
 
 from jaxload import config as config_lib
@@ -14,12 +19,17 @@ from jaxload.config import Config
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import preset, weights
-from jaxload.training.starting import check_start
+from jaxload.parallel.mesh import replica_mesh
+from jaxload.training.checkpoint import Checkpoints
+from jaxload.training.programs import abstract_state, lower_init, make_trainer
+from jaxload.training.starting import check_start, load_start
+from jaxload.training.step import TrainState
 from jaxload.training.telemetry import read_metrics
 from jaxload.training.workdir import WorkDir
 from tests.models.tiny import make, randomized
 
 DEBUG = Path(__file__).parents[1] / "configs" / "debug.py"
+ADAPTERS = ("model.lora_rank=2", "model.lora_targets=q,mlp_out")
 
 
 @pytest.fixture(scope="module")
@@ -30,10 +40,13 @@ def given(debug_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return directory
 
 
-def train(config: Config, workdir: Path, *assignments: str) -> None:
+def train(
+    config: Config, workdir: Path, *assignments: str, resume: bool = False
+) -> None:
     fields = [f"data.path={config.data.path}", "train.num_steps=3", *assignments]
     sets = [word for field in fields for word in ("--set", field)]
-    train_command.main(["--config", str(DEBUG), "--workdir", str(workdir), *sets])
+    args = ["--config", str(DEBUG), "--workdir", str(workdir), *sets]
+    train_command.main([*args, "--resume"] if resume else args)
 
 
 def tensors(path: Path) -> dict[str, np.ndarray]:
@@ -48,8 +61,7 @@ def test_adapters_are_trained_alone_and_exported_in_what_they_adapt(
         debug_config,
         tmp_path / "run",
         f"train.weights={given}",
-        "model.lora_rank=2",
-        "model.lora_targets=q,mlp_out",
+        *ADAPTERS,
     )
     export_command.main(["--workdir", str(tmp_path / "run")])
     before, after = tensors(given), tensors(tmp_path / "run" / "weights")
@@ -60,6 +72,83 @@ def test_adapters_are_trained_alone_and_exported_in_what_they_adapt(
         for i in range(2)
         for part in ("attn1.to_q", "attn2.to_q", "ffn.net.2")
     }
+
+
+def num_bytes(tree: Any) -> int:
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def check_restores(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Has every state that is read be the only one; fills in the steps of those."""
+    gc.collect()
+    others = num_bytes(jax.live_arrays())
+    restore, steps = Checkpoints.restore, []
+
+    def check(checkpoints: Checkpoints, step: int, like: TrainState) -> TrainState:
+        # The sums, which are as large as what is trained, and a few scalars.
+        allowed = others + num_bytes(like.params) + 1_000
+        assert num_bytes(jax.live_arrays()) < allowed
+        state = restore(checkpoints, step, like)
+        assert num_bytes(jax.live_arrays()) < allowed + num_bytes(like)
+        steps.append(step)
+        return state
+
+    monkeypatch.setattr(Checkpoints, "restore", check)
+    return steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("adapters", [(), ADAPTERS], ids=["whole", "adapters"])
+def test_a_resume_needs_no_weights_and_holds_one_model(
+    debug_config: Config,
+    debug_manifest: Manifest,
+    given: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    adapters: tuple[str, ...],
+):
+    moved = tmp_path / "given"
+    shutil.copytree(given, moved)
+    sets = (f"train.weights={moved}", *adapters)
+    unbroken, stopped = WorkDir(tmp_path / "unbroken"), WorkDir(tmp_path / "stopped")
+    train(debug_config, unbroken.path, *sets, "train.num_steps=5")
+    train(debug_config, stopped.path, *sets)
+    shutil.rmtree(moved)
+    restored = check_restores(monkeypatch)
+    train(debug_config, stopped.path, *sets, "train.num_steps=5", resume=True)
+    losses, expected = (
+        [(row.step, row.loss) for row in read_metrics(workdir.metrics)]
+        for workdir in (stopped, unbroken)
+    )
+    assert losses == expected
+    assert restored == [3]
+    assert (stopped.checkpoints / "frozen").exists() == bool(adapters)
+
+
+@pytest.mark.parametrize(
+    "assignments",
+    [(), ADAPTERS, (*ADAPTERS, "model.param_dtype=bfloat16")],
+    ids=["whole", "adapters", "bfloat16"],
+)
+def test_given_weights_become_the_state_and_are_not_copied(
+    debug_config: Config, given: Path, assignments: tuple[str, ...]
+):
+    config = config_lib.override(debug_config, f"train.weights={given}")
+    for assignment in assignments:
+        config = config_lib.override(config, assignment)
+    trainer, mesh = make_trainer(config), replica_mesh()
+    init = lower_init(config, trainer, mesh, "weights").compile()
+    memory = init.memory_analysis()
+    assert memory is not None
+    model = abstract_state(config, trainer, mesh).model
+    assert memory.alias_size_in_bytes == num_bytes(model)
+    assert memory.temp_size_in_bytes == 0
+    loaded = load_start(config, trainer, mesh, Console(quiet=True))
+    expected = [np.array(leaf) for leaf in jax.tree.leaves(loaded)]
+    state, _ = init(*loaded)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(loaded))
+    for found, value in zip(jax.tree.leaves(state.model), expected, strict=True):
+        np.testing.assert_array_equal(found, value)
 
 
 @pytest.mark.slow

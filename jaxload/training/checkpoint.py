@@ -7,38 +7,54 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from jaxload.errors import InputError
 from jaxload.training.step import TrainState
 
 _STATE = "state"
 _DATA = "data"
+_FROZEN = "frozen"
 
 
 class Checkpoints:
-    """The checkpoints of a run; a resume starts from the newest complete one."""
+    """The checkpoints of a run; a resume starts from the newest complete one.
+
+    Frozen parameters are the same in all of them, and lie beside them once.
+    """
 
     def __init__(self, directory: Path, *, keep: int):
-        # Replicas writing a part each would cut every array with a program of its own,
-        # compiled at the first save: in the middle of training.
-        arrays = ocp.type_handlers.ArrayHandler(use_replica_parallel=False)
-        registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
         self._manager = ocp.CheckpointManager(
             directory.resolve(),
             item_handlers={
-                _STATE: ocp.PyTreeCheckpointHandler(type_handler_registry=registry),
+                _STATE: _array_handler(),
                 _DATA: ocp.JsonCheckpointHandler(),
             },
             options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
         )
+        self._frozen_path = directory.resolve() / _FROZEN
+        self._frozen = ocp.Checkpointer(_array_handler())
 
     def latest_step(self) -> int | None:
         """The step of the newest complete checkpoint."""
         return self._manager.latest_step()
 
+    def save_frozen(self, state: TrainState) -> None:
+        """Writes the frozen parameters of a run, before its first checkpoint.
+
+        Returns when they are complete on disk: no checkpoint is without them.
+        """
+        assert self.latest_step() is None
+        self._frozen.save(
+            self._frozen_path,
+            args=ocp.args.PyTreeSave({_FROZEN: state.frozen}),
+            force=True,  # What is there is of a start that came to no checkpoint.
+        )
+
     def save(self, step: int, state: TrainState, data: dict[str, Any]) -> None:
-        """Copies the state off the devices; the rest happens in the background.
+        """Copies what is trained off the devices; the rest is done in the background.
 
         `data` is the state of the iterator over micro-batches, the same on every host.
         """
+        assert _is_empty(state.frozen) or self._frozen_path.exists()
         self._manager.save(
             step,
             args=ocp.args.Composite(
@@ -51,23 +67,32 @@ class Checkpoints:
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Reads a state with the shapes, types and shardings of `like`."""
-        return TrainState(**self._restore(step, _tree(like), partial=False))
+        frozen = self._restore_frozen(like.frozen)
+        found = self._restore(step, _tree(like), partial=False)
+        return TrainState(**found | {_FROZEN: frozen})
 
     def restore_model(self, step: int, like: TrainState) -> tuple[Any, Any]:
         """Reads `TrainState.model` alone: the optimizer's state is twice as large."""
-        tree = {"params": like.params, "frozen": like.frozen}
-        found = self._restore(step, tree, partial=True)
-        return found["params"], found["frozen"]
+        frozen = self._restore_frozen(like.frozen)
+        found = self._restore(step, {"params": like.params}, partial=True)
+        return found["params"], frozen
 
     def _restore(
         self, step: int, like: dict[str, Any], *, partial: bool
     ) -> dict[str, Any]:
-        restore_args = ocp.checkpoint_utils.construct_restore_args(like)
-        wanted = ocp.args.PyTreeRestore(
-            like, restore_args=restore_args, partial_restore=partial
-        )
-        found = self._manager.restore(step, args=ocp.args.Composite(**{_STATE: wanted}))
-        return found[_STATE]
+        args = ocp.args.Composite(**{_STATE: _restore_args(like, partial=partial)})
+        return self._manager.restore(step, args=args)[_STATE]
+
+    def _restore_frozen(self, like: Any) -> Any:
+        if _is_empty(like):
+            return like
+        if not self._frozen_path.exists():
+            raise InputError(
+                f"{self._frozen_path}: expected the frozen parameters of the run, "
+                "found nothing; restore the directory, or choose another --workdir"
+            )
+        args = _restore_args({_FROZEN: like}, partial=False)
+        return self._frozen.restore(self._frozen_path, args=args)[_FROZEN]
 
     def restore_data(self, step: int) -> dict[str, Any]:
         """Reads the state of the iterator over micro-batches."""
@@ -81,9 +106,29 @@ class Checkpoints:
         # However the run ends: a checkpoint that was begun is work that was done.
         self._manager.wait_until_finished()
         self._manager.close()
+        self._frozen.close()
+
+
+def _array_handler() -> ocp.PyTreeCheckpointHandler:
+    # Replicas writing a part each would cut every array with a program of its own,
+    # compiled at the first save: in the middle of training.
+    arrays = ocp.type_handlers.ArrayHandler(use_replica_parallel=False)
+    registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
+    return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
+
+
+def _restore_args(like: dict[str, Any], *, partial: bool) -> ocp.args.PyTreeRestore:
+    restore_args = ocp.checkpoint_utils.construct_restore_args(like)
+    return ocp.args.PyTreeRestore(
+        like, restore_args=restore_args, partial_restore=partial
+    )
+
+
+def _is_empty(tree: Any) -> bool:
+    return not jax.tree.leaves(tree)
 
 
 def _tree(state: TrainState) -> dict[str, Any]:
-    return {
-        field.name: getattr(state, field.name) for field in dataclasses.fields(state)
-    }
+    """What a checkpoint holds: all but the frozen parameters, which lie beside it."""
+    fields = dataclasses.fields(state)
+    return {field.name: getattr(state, field.name) for field in fields} | {_FROZEN: {}}

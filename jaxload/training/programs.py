@@ -1,7 +1,7 @@
 """The programs of a run, each ready to be compiled with its exact shapes."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,9 @@ from jaxload.training.sampling import make_sampler
 from jaxload.training.step import Sums, Trainer, TrainState
 
 INIT, UPDATE, SAMPLE = "init", "update", "sample"
+
+Origin = Literal["noise", "weights", "checkpoint"]
+"""What the first state of a run is made of."""
 
 
 def make_trainer(config: Config) -> Trainer:
@@ -40,22 +43,16 @@ def lowerings(
     mesh: Mesh,
     trainer: Trainer,
     *,
-    from_weights: bool = False,
+    origin: Origin,
 ) -> dict[str, Callable[[], Lowered]]:
-    """Everything that runs on devices, by name: a bucket's program has its name.
-
-    The first one makes the state: of noise, or of the parameters that it is given.
-    """
+    """Everything that runs on devices, by name: a bucket's program has its name."""
     everywhere = replicated(mesh)
     state, sums = _abstract_init(config, trainer, mesh)
-
-    init = trainer.init if from_weights else lambda: _init(config, trainer)
-    jit_init = jax.jit(init, out_shardings=everywhere)
     jit_update = jax.jit(
         trainer.update, donate_argnums=(0, 1), out_shardings=everywhere
     )
     named: dict[str, Callable[[], Lowered]] = {
-        INIT: lambda: jit_init.lower(*(state.model if from_weights else ())),
+        INIT: lambda: lower_init(config, trainer, mesh, origin),
         UPDATE: lambda: jit_update.lower(state, sums),
         SAMPLE: lambda: lower_sampler(config, trainer, state.model, mesh),
     }
@@ -64,6 +61,24 @@ def lowerings(
             config, trainer, mesh, bucket.shape, bucket.batch
         )
     return named
+
+
+def lower_init(config: Config, trainer: Trainer, mesh: Mesh, origin: Origin) -> Lowered:
+    """The program before the first step.
+
+    It makes the state and the empty sums: of noise, or of the parameters that it is
+    given, and takes. Of a checkpoint, which is read, it makes the sums alone: a state
+    of its own would lie on the devices beside the one that is read.
+    """
+    everywhere = replicated(mesh)
+    if origin == "weights":
+        state = abstract_state(config, trainer, mesh)
+        take = jax.jit(trainer.init, donate_argnums=(0, 1), out_shardings=everywhere)
+        return take.lower(*state.model)
+    if origin == "checkpoint":
+        sums = jax.jit(lambda: _init(config, trainer)[1], out_shardings=everywhere)
+        return sums.lower()
+    return jax.jit(lambda: _init(config, trainer), out_shardings=everywhere).lower()
 
 
 def lower_micro_step(

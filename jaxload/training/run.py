@@ -26,16 +26,16 @@ from jaxload.progress import phase
 from jaxload.report import draw_figure
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import compile_ahead, enable_compile_cache
+from jaxload.training.footprint import check_capacity
 from jaxload.training.loop import fit
 from jaxload.training.programs import (
     INIT,
     SAMPLE,
-    abstract_state,
     lowerings,
     make_trainer,
     training_programs,
 )
-from jaxload.training.starting import check_start, load_start
+from jaxload.training.starting import begin, check_start, find_origin
 from jaxload.training.telemetry import (
     MetricsFile,
     ProgressLine,
@@ -56,9 +56,10 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     manifest = open_dataset(config, console)
     check_model_fits(config, manifest, console)
     mesh = replica_mesh()
+    check_capacity(config.balance.max_bytes, mesh.local_devices)
     plan = _settle_plan(config, manifest, mesh, workdir)
-    from_weights = bool(config.train.weights) and not workdir.has_checkpoint
-    check_start(config, from_weights=from_weights)
+    origin = find_origin(config, workdir)
+    check_start(config, from_weights=origin == "weights")
     rows = read_metrics(workdir.metrics)
     workdir.begin(config)
     write_atomically(workdir.plan, plan_lib.to_json(plan))
@@ -66,7 +67,7 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
 
     # --- Programs: after this, nothing is compiled any more ---
     trainer = make_trainer(config)
-    named = lowerings(config, plan, mesh, trainer, from_weights=from_weights)
+    named = lowerings(config, plan, mesh, trainer, origin=origin)
     compiled = _compile(named, workdir, console)
 
     # --- State and loop ---
@@ -81,11 +82,10 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
         )
         batches = _device_batches(config, manifest, schedule, mesh)
         start = checkpoints.latest_step() or 0
-        given = load_start(config, trainer, mesh, console) if from_weights else ()
-        state, sums = compiled[INIT](*given)
-        del given
+        state, sums = begin(
+            origin, compiled[INIT], config, trainer, mesh, checkpoints, console
+        )
         if start:
-            state = checkpoints.restore(start, abstract_state(config, trainer, mesh))
             batches.set_state(checkpoints.restore_data(start))
             console.print(f"resuming at step {start}", highlight=False)
         with (

@@ -1,16 +1,26 @@
-"""What a run starts from: weights of others, adapters, or noise."""
+"""What a run starts from: weights of others, noise, or its own checkpoint."""
 
 import jax
 from flax import nnx
 from jax.sharding import Mesh
+from jax.stages import Compiled
 from rich.console import Console
 
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.models import MMDiTConfig, ModelConfig, weights
 from jaxload.progress import phase
-from jaxload.training.programs import abstract_state, split_trained
-from jaxload.training.step import Trainer
+from jaxload.training.checkpoint import Checkpoints
+from jaxload.training.programs import Origin, abstract_state, split_trained
+from jaxload.training.step import Sums, Trainer, TrainState
+from jaxload.training.workdir import WorkDir
+
+
+def find_origin(config: Config, workdir: WorkDir) -> Origin:
+    """What the run's first state is to be made of."""
+    if workdir.has_checkpoint:
+        return "checkpoint"
+    return "weights" if config.train.weights else "noise"
 
 
 def check_start(config: Config, *, from_weights: bool) -> None:
@@ -49,6 +59,33 @@ def _check_conditions(model: ModelConfig) -> None:
                 f"model.{name}={got}: expected {expected} to train: data sets hold "
                 f"latents and text alone; set model.{name}={expected}"
             )
+
+
+def begin(
+    origin: Origin,
+    init: Compiled,
+    config: Config,
+    trainer: Trainer,
+    mesh: Mesh,
+    checkpoints: Checkpoints,
+    console: Console,
+) -> tuple[TrainState, Sums]:
+    """The state and the empty sums before the first step, on the devices.
+
+    Args:
+        init: `programs.lower_init` of the same origin, compiled.
+    """
+    if origin == "checkpoint":
+        sums, step = init(), checkpoints.latest_step()
+        assert step is not None
+        return checkpoints.restore(step, abstract_state(config, trainer, mesh)), sums
+    given = load_start(config, trainer, mesh, console) if origin == "weights" else ()
+    state, sums = init(*given)  # From here on the arrays of `given` are no more.
+    if jax.tree.leaves(state.frozen):
+        with phase(console, "saving frozen parameters", 1) as advance:
+            checkpoints.save_frozen(state)
+            advance()
+    return state, sums
 
 
 def load_start(

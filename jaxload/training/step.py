@@ -15,7 +15,7 @@ from jaxload.training.flow_matching import FlowConfig, flow_matching_loss, sampl
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """What a checkpoint holds: arrays, or their shapes where no value is needed."""
+    """What a resume starts from: arrays, or their shapes where no value is needed."""
 
     step: Any
     params: Any

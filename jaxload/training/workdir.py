@@ -59,7 +59,7 @@ class WorkDir:
 
     @property
     def checkpoints(self) -> Path:
-        """Training states by step."""
+        """Training states by step, and what no step changes."""
         return self.path / "checkpoints"
 
     @property

@@ -1,18 +1,23 @@
 """Tests of jaxload.training.checkpoint."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
+from jaxload import config as config_lib
 from jaxload.config import Config
+from jaxload.errors import InputError
 from jaxload.models import make_model
 from jaxload.parallel.mesh import replica_mesh, replicated
 from jaxload.training.checkpoint import Checkpoints
-from jaxload.training.programs import abstract_state, make_trainer
+from jaxload.training.compile import CompileCounter
+from jaxload.training.programs import abstract_state, make_trainer, split_trained
 from jaxload.training.step import TrainState
 
 DATA = {"micro_step": 28}
@@ -22,6 +27,24 @@ DATA = {"micro_step": 28}
 def state(debug_config: Config) -> TrainState:
     params = nnx.state(make_model(debug_config.model, rngs=nnx.Rngs(3)))
     state, _ = make_trainer(debug_config).init(params, nnx.State({}))
+    return jax.device_put(state, replicated(replica_mesh()))
+
+
+@pytest.fixture(scope="module")
+def adapted_config(debug_config: Config) -> Config:
+    config = config_lib.override(debug_config, "model.lora_rank=2")
+    return config_lib.override(config, "model.param_dtype=bfloat16")
+
+
+@pytest.fixture(scope="module")
+def adapted(adapted_config: Config) -> TrainState:
+    """The state of a run that trains adapters alone."""
+    return adapted_state(adapted_config, seed=3)
+
+
+def adapted_state(config: Config, seed: int) -> TrainState:
+    model = split_trained(make_model(config.model, rngs=nnx.Rngs(seed)))
+    state, _ = make_trainer(config).init(*model)
     return jax.device_put(state, replicated(replica_mesh()))
 
 
@@ -83,3 +106,56 @@ def test_a_checkpoint_that_was_not_finished_does_not_count(
 
 def test_nothing_saved_is_nothing_to_resume(tmp_path: Path):
     assert latest(tmp_path) is None
+
+
+def test_frozen_parameters_lie_beside_the_checkpoints_once(
+    adapted_config: Config, adapted: TrainState, tmp_path: Path
+):
+    with Checkpoints(tmp_path, keep=2) as checkpoints, CompileCounter() as compiles:
+        checkpoints.save_frozen(adapted)
+        for step in (1, 2):
+            checkpoints.save(step, adapted, DATA)
+    assert compiles.count == 0
+    stored = ocp.PyTreeCheckpointer().metadata(tmp_path / "2" / "state").item_metadata
+    assert stored is not None
+    expected = jax.tree.leaves(dataclasses.replace(adapted, frozen=None))
+    assert len(jax.tree.leaves(stored.tree)) == len(expected)
+    like = abstract_state(adapted_config, make_trainer(adapted_config), replica_mesh())
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert checkpoints.latest_step() == 2
+        assert_same(checkpoints.restore(2, like), adapted)
+        assert_same(checkpoints.restore_model(2, like), adapted.model)
+
+
+def test_a_start_that_came_to_no_checkpoint_leaves_no_frozen_parameters(
+    adapted_config: Config, adapted: TrainState, tmp_path: Path
+):
+    (tmp_path / "frozen.orbax-checkpoint-tmp" / "d").mkdir(parents=True)
+    like = abstract_state(adapted_config, make_trainer(adapted_config), replica_mesh())
+    other = adapted_state(adapted_config, seed=4)
+    for state in (other, adapted):
+        with Checkpoints(tmp_path, keep=2) as checkpoints:
+            assert checkpoints.latest_step() is None
+            checkpoints.save_frozen(state)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        checkpoints.save(1, adapted, DATA)
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        assert_same(checkpoints.restore(1, like), adapted)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "frozen"]
+
+
+def test_no_checkpoint_is_without_its_frozen_parameters(
+    adapted_config: Config, adapted: TrainState, tmp_path: Path
+):
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        with pytest.raises(AssertionError):
+            checkpoints.save(1, adapted, DATA)
+        checkpoints.save_frozen(adapted)
+        checkpoints.save(1, adapted, DATA)
+    (tmp_path / "frozen").rename(tmp_path / "elsewhere")
+    like = abstract_state(adapted_config, make_trainer(adapted_config), replica_mesh())
+    with (
+        Checkpoints(tmp_path, keep=2) as checkpoints,
+        pytest.raises(InputError, match="frozen: expected the frozen parameters of "),
+    ):
+        checkpoints.restore(1, like)
