@@ -2,17 +2,17 @@
 
 # Shape suffixes: B batch, S tokens, D width, N heads, K head width.
 
-import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxload.models.axes import constrain, param
-from jaxload.models.remat import Remat, rematerialized
+from jaxload.models.remat import LINEAR, Remat, rematerialized
 from jaxload.models.transformer_config import LoraTarget, TransformerConfig
 from jaxload.ops import layer_norm_modulate
 
@@ -75,11 +75,12 @@ class Linear(nnx.Module):
         if _is_batch_of_one(x):
             return self(x.squeeze(0))[None]
         x = x.astype(self.dtype)
-        y = self._matmul(x, self.kernel[...])
+        y = checkpoint_name(self._matmul(x, self.kernel[...]), LINEAR)
         bias = self.bias[...].astype(y.dtype)
         y += bias.reshape((1,) * (y.ndim - 1) + bias.shape)
         if self.has_lora:
             h = self._matmul(x, self.lora_a[...]).astype(self.dtype)
+            h = checkpoint_name(h, LINEAR)
             y += self.lora_scale * self._matmul(h, self.lora_b[...])
         return y
 
@@ -102,25 +103,11 @@ class RMSNorm(nnx.Module):
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         if _is_batch_of_one(x):
             return self(x.squeeze(0))[None]
+        x32 = x.astype(jnp.float32)
+        mean_square = jnp.square(x32).mean(axis=-1, keepdims=True)
         scale = self.scale[...].astype(jnp.float32)
-        return _rms_norm(x, scale.reshape((1,) * (x.ndim - 1) + scale.shape))
-
-
-# Of both, the backward pass keeps what went in and nothing of what lies between, which
-# is several arrays as large, and cheaper to compute again than to write and to read.
-
-
-@functools.partial(jax.checkpoint, prevent_cse=False)
-def _rms_norm(x: Array, scale: Array) -> Array:
-    x32 = x.astype(jnp.float32)
-    mean_square = jnp.square(x32).mean(axis=-1, keepdims=True)
-    return (x32 * jax.lax.rsqrt(mean_square + EPS) * scale).astype(x.dtype)
-
-
-@functools.partial(jax.checkpoint, prevent_cse=False)
-def gelu(x: Array) -> Array:
-    """GELU in its tanh form."""
-    return nnx.gelu(x)
+        scale = scale.reshape((1,) * (x.ndim - 1) + scale.shape)
+        return (x32 * jax.lax.rsqrt(mean_square + EPS) * scale).astype(x.dtype)
 
 
 class LayerNorm(nnx.Module):

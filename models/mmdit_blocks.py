@@ -14,7 +14,6 @@ from jaxload.models.layers import (
     LayerNorm,
     RMSNorm,
     add_gated,
-    gelu,
     linears,
     merge_heads,
     run_stacked,
@@ -179,7 +178,7 @@ class Stream(_Projections):
         x_BSD, h_BSD = gated_residual_layer_norm_modulate(
             x_BSD, self.out(merge_heads(h_BSNK)), gate1, scale2, shift2
         )
-        return add_gated(x_BSD, gate2, self.mlp_out(gelu(self.mlp_in(h_BSD))))
+        return add_gated(x_BSD, gate2, self.mlp_out(nnx.gelu(self.mlp_in(h_BSD))))
 
 
 class DoubleBlock(nnx.Module):
@@ -238,7 +237,7 @@ class SingleBlock(_Projections):
         h_BUD = layer_norm_modulate(x_BUD, scale, shift)
         q, k, v = self.qkv(h_BUD, rotary)
         attended_BUD = merge_heads(attention(q, k, v, key_lengths=key_lengths))
-        h_BUI = gelu(self.mlp_in(h_BUD))
+        h_BUI = nnx.gelu(self.mlp_in(h_BUD))
         return add_gated(
             x_BUD, gate, self.out(jnp.concatenate([attended_BUD, h_BUI], axis=-1))
         )

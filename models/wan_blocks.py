@@ -16,11 +16,11 @@ from jaxload.models.layers import (
     LayerNorm,
     RMSNorm,
     add_gated,
-    gelu,
     linears,
     merge_heads,
     split_heads,
 )
+from jaxload.models.remat import CROSS_ATTENTION
 from jaxload.models.wan_config import WanConfig
 from jaxload.ops import (
     attention,
@@ -32,9 +32,6 @@ NUM_MODULATIONS = 6
 """Shift, scale and gate, for attention and for the MLP."""
 
 _IMAGE_EPS = 1e-5  # Of the norms around the image embedding, and only of those.
-
-# Not what remat keeps of attention among all tokens: as large, and cheap to run again.
-_CROSS = "cross_attention"
 
 
 class _Projections(nnx.Module):
@@ -93,11 +90,11 @@ class CrossAttention(_Projections):
         )
         k_BTNK = split_text(self.k_norm(self.k(text_BTD)))
         v_BTNK = split_text(self.v(text_BTD))
-        h_BSNK = attention(q_BSNK, k_BTNK, v_BTNK, name=_CROSS)
+        h_BSNK = attention(q_BSNK, k_BTNK, v_BTNK, name=CROSS_ATTENTION)
         if image_BLD is not None:
             k_BLNK = split_text(self.image_k_norm(self.image_k(image_BLD)))
             v_BLNK = split_text(self.image_v(image_BLD))
-            h_BSNK += attention(q_BSNK, k_BLNK, v_BLNK, name=_CROSS)
+            h_BSNK += attention(q_BSNK, k_BLNK, v_BLNK, name=CROSS_ATTENTION)
         return self.out(merge_heads(h_BSNK))
 
 
@@ -138,7 +135,7 @@ class WanBlock(nnx.Module):
         x_BSD = x_BSD + self.cross_attention(h_BSD, text_BTD, image_BLD)
 
         h_BSI = self.mlp_in(layer_norm_modulate(x_BSD, scale2, shift2))
-        return add_gated(x_BSD, gate2, self.mlp_out(gelu(h_BSI)))
+        return add_gated(x_BSD, gate2, self.mlp_out(nnx.gelu(h_BSI)))
 
 
 class ImageEmbedding(nnx.Module):

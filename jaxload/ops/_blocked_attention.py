@@ -99,7 +99,8 @@ def backward(
 
     samples = rows, _heads_first(k_BTNK), _heads_first(v_BTNK), bias_BT
     with _precision(q_BSNK):
-        (dk_BNTK, dv_BNTK), dq_BNxQK = jax.lax.map(of_sample, samples)
+        (dk_BNTK, dv_BNTK), dq_BNxKQ = jax.lax.map(of_sample, samples)
+    dq_BNxQK = jnp.swapaxes(dq_BNxKQ, -1, -2)
     dq_BNSK = _join(dq_BNxQK, num_queries) * scale
     return tuple(
         jnp.swapaxes(gradient, 1, 2).astype(q_BSNK.dtype)
@@ -114,10 +115,10 @@ def _backward_block(
     sums: tuple[Array, Array],
     rows: tuple[Array, Array, Array, Array],
 ) -> tuple[tuple[Array, Array], Array]:
-    """Adds to the gradients of keys and values; returns that of the queries."""
+    """Adds to the gradients of keys and values; returns that of the queries, [K, Q]."""
     dk_TK, dv_TK = sums
     q_QK, lse_Q, dout_QK, common_Q = rows
-    # Keys first: only one of the five matmuls then has to transpose what is large.
+    # Keys first: no matmul then has to transpose what is large.
     scores_TQ = k_TK @ q_QK.T
     if bias_T is not None:
         scores_TQ += bias_T[:, None]
@@ -126,7 +127,7 @@ def _backward_block(
     dscores_TQ = weights_TQ * (dweights_TQ - common_Q[None])
     dk_TK += dscores_TQ @ q_QK
     dv_TK += weights_TQ @ dout_QK
-    return (dk_TK, dv_TK), dscores_TQ.T @ k_TK
+    return (dk_TK, dv_TK), k_TK.T @ dscores_TQ
 
 
 def _precision(q_BSNK: Array) -> contextlib.AbstractContextManager:

@@ -1,10 +1,12 @@
 """The analytic cost against what XLA counts in the program that trains."""
 
 import dataclasses
+import functools
 
 import jax
 import numpy as np
 import pytest
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
 from jaxload.architecture import architecture_of, cost_of
@@ -12,7 +14,7 @@ from jaxload.balance.architecture import Remat, analytic_cost
 from jaxload.balance.shape import Shape
 from jaxload.config import Config
 from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, mmdit_blocks, wan_blocks
-from jaxload.ops.attention import attention_reference
+from jaxload.ops.attention import SAVED, attention_reference
 from jaxload.parallel.mesh import REPLICA_AXIS
 from jaxload.training.programs import lower_micro_step, make_trainer
 
@@ -40,13 +42,32 @@ MODELS: dict[str, ModelConfig] = {
 @pytest.fixture(autouse=True)
 def _attention_without_loops(monkeypatch: pytest.MonkeyPatch):
     """XLA counts the body of a loop once, and attention goes block by block."""
-
-    def reference(*arrays: jax.Array, name: str = "", **lengths: jax.Array):
-        del name
-        return attention_reference(*arrays, **lengths)
-
     for module in (wan_blocks, mmdit_blocks):
-        monkeypatch.setattr(module, "attention", reference)
+        monkeypatch.setattr(module, "attention", attention_at_once)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnames=("name",))
+def attention_at_once(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    key_lengths: jax.Array | None = None,
+    name: str = SAVED,
+) -> jax.Array:
+    return attention_reference(q, k, v, key_lengths=key_lengths)
+
+
+def attention_at_once_fwd(q, k, v, key_lengths, name):
+    reference = functools.partial(attention_reference, key_lengths=key_lengths)
+    # With its weights: scores are not computed again.
+    return checkpoint_name(jax.vjp(reference, q, k, v), name)
+
+
+def attention_at_once_bwd(name, vjp, dout):
+    return *vjp(dout), None
+
+
+attention_at_once.defvjp(attention_at_once_fwd, attention_at_once_bwd)
 
 
 def xla_flops(config: Config, model: ModelConfig, shape: Shape, batch: int) -> float:
