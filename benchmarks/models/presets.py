@@ -104,23 +104,27 @@ def measure(name: str, shape: Shape) -> int:
 
 def print_table(progress: Console) -> None:
     """Prints the table of docs/models.md."""
-    names = [name for name, config in PRESETS.items() if config.remat != "none"]
-    with phase(progress, "compiling for H100s", len(names) * len(SHAPES)) as advance:
-        print("| preset | parameters |", *(f"{s}: {s.tokens:,} |" for s in SHAPES))
+    with phase(progress, "compiling for H100s", len(PRESETS) * len(SHAPES)) as advance:
+        shapes = (f"{shape}: {shape.tokens:,} tokens" for shape in SHAPES)
+        print("| preset | parameters |", *(f"{shape} |" for shape in shapes))
         print("|---|---|" + "---|" * len(SHAPES))
         for name, config in PRESETS.items():
             cells = [f"`{name}`", f"{num_parameters(config):,}"]
             cost = cost_of(config)
             for shape in SHAPES:
-                flops = cost(1, shape.tokens)
-                if name not in names:  # Of a size for one core.
-                    cells.append(f"{flops / 1e12:.3g} TFLOP")
-                    continue
-                gigabytes = measure(name, shape) / 1e9
-                over = "" if gigabytes <= USABLE_BYTES / 1e9 else " (over)"
-                cells.append(f"{flops / 1e12:,.0f} TFLOP, {gigabytes:.0f} GB{over}")
+                flops, num_bytes = cost(1, shape.tokens), measure(name, shape)
+                over = "" if num_bytes <= USABLE_BYTES else " (over)"
+                cells.append(
+                    f"{_rounded(flops / 1e12)} TFLOP, {_rounded(num_bytes / 1e9)} GB"
+                    + over
+                )
                 advance()
             print("|", " | ".join(cells), "|", flush=True)
+
+
+def _rounded(value: float) -> str:
+    """Two digits, or what is whole."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def main(argv: Sequence[str]) -> int:
