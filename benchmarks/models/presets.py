@@ -112,7 +112,7 @@ def print_table(progress: Console) -> None:
             cells = [f"`{name}`", f"{num_parameters(config):,}"]
             cost = cost_of(config)
             for shape in SHAPES:
-                flops, num_bytes = cost(1, shape.tokens), measure(name, shape)
+                flops, num_bytes = float(cost(1, shape.tokens)), measure(name, shape)
                 over = "" if num_bytes <= USABLE_BYTES else " (over)"
                 cells.append(
                     f"{_rounded(flops / 1e12)} TFLOP, {_rounded(num_bytes / 1e9)} GB"
