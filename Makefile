@@ -48,7 +48,7 @@ format: setup ## Formats Python and C++.
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-bench: setup cuda .venv/.h100 ## Runs the benchmarks; each prints ratios from one run.
+bench: setup cuda .venv/.h100 .venv/.torch ## Runs the benchmarks; each prints ratios from one run.
 	$(BIN)/python -m benchmarks.layer_norm_modulate $(ARGS)
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.data_loading
@@ -111,8 +111,8 @@ install_package = CMAKE_GENERATOR=Ninja CUDACXX="$(abspath $(NVCC))" PATH="$(CUR
 	@touch $@
 
 # Apart from the other packages: jaxload itself has nothing to do with it.
-.venv/.torch: .venv/.deps
+.venv/.torch: .venv/.deps requirements-torch.lock
 	$(PYTHON) -m venv .venv/torch
 	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check \
-	  torch==2.13.0 diffusers==0.42.1 accelerate==1.15.0 safetensors numpy
+	  -r requirements-torch.lock
 	@touch $@

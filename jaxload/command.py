@@ -89,9 +89,7 @@ def print_fields(config: Config) -> None:
         print(f"  {row.path} ({row.type}) = {row.value}\n        {row.meaning}")
 
 
-def run(
-    name: str, main: Callable[[], int], *, again: str = "a run continues with --resume"
-) -> None:
+def run(name: str, main: Callable[[], int], *, again: str = "start it again") -> None:
     """Exits with `main`'s code, or with 2 and one line where the input is wrong.
 
     `again` says after an interrupt how to go on.

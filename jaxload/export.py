@@ -31,7 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=Path,
         metavar="PATH",
         help="a .safetensors file, or a directory as diffusers has it; DIR/weights by "
-        "default",
+        "default, which is written anew each time",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace what is at --out"
     )
     parser.add_argument(
         "--names",
@@ -44,10 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     out = args.out or args.workdir / "weights"
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: expected to be in a directory that exists")
+    if args.out and not args.overwrite and _is_there(out):
+        raise InputError(
+            f"--out {out}: expected nothing there, found something; add --overwrite to "
+            "replace it, or choose another"
+        )
     console = Console()
-    export(config, WorkDir(args.workdir), out, args.names, console)
-    console.print(f"{out}", highlight=False, soft_wrap=True)
+    step = export(config, WorkDir(args.workdir), out, args.names, console)
+    console.print(f"{out}: step {step}", highlight=False, soft_wrap=True)
     return 0
+
+
+def _is_there(path: Path) -> bool:
+    return any(path.iterdir()) if path.is_dir() else path.exists()
 
 
 if __name__ == "__main__":

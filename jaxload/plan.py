@@ -14,7 +14,7 @@ from jaxload.config import Config
 from jaxload.data.manifest import read_manifest
 from jaxload.data.workload import is_prepared
 from jaxload.files import check_writable, write_atomically
-from jaxload.measuring import compiled_memory, confirmed_plan, measured_fit
+from jaxload.measuring import measured_fit
 from jaxload.opening import open_dataset
 from jaxload.plan_report import draw_plan, print_plan
 from jaxload.planning import (
@@ -26,9 +26,9 @@ from jaxload.planning import (
     predicted_idle,
     read_fit,
     survey_digest,
-    token_limit,
 )
 from jaxload.survey import survey_manifest
+from jaxload.training.memory_limit import plan_within_memory
 
 _CALIBRATION_SECONDS = 300.0
 
@@ -122,10 +122,7 @@ def _plan(
         plan = make_plan(setting, memory=memory, dataset=dataset, rules=rules)
         return dataclasses.replace(plan, idle_shares=predicted_idle(setting, plan))
 
-    if config.balance.max_bytes:
-        model = compiled_memory(config, chosen.shapes, console)
-        return confirmed_plan(config, model, make, console)
-    return make(token_limit(config.balance.max_tokens))
+    return plan_within_memory(config, chosen.shapes, make, console)
 
 
 def _cost_model(costs: str, config: Config, console: Console) -> CostModel:

@@ -52,9 +52,10 @@ def token_limit(max_tokens: int) -> MemoryLimit:
     )
 
 
-def plan_run(config: Config, manifest: Manifest, *, num_replicas: int) -> Plan:
-    """Plans a run on a prepared data set, by analytic cost and tokens."""
-    memory = token_limit(config.balance.max_tokens)
+def plan_run(
+    config: Config, manifest: Manifest, memory: MemoryLimit, *, num_replicas: int
+) -> Plan:
+    """Plans a run on a prepared data set, by analytic cost."""
     setting = make_setting(
         config,
         cover_prepared(manifest, config.balance, num_replicas=num_replicas),

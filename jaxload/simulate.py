@@ -87,8 +87,8 @@ def _parser() -> argparse.ArgumentParser:
         "--remat",
         default="none",
         choices=typing.get_args(Remat),
-        help="what a block keeps: all, its attention or its input alone; the rest of "
-        "its forward pass runs twice (default: %(default)s)",
+        help="what a block keeps: what its matmuls gave, its attention or its input "
+        "alone; the rest of its forward pass runs twice (default: %(default)s)",
     )
     add("--costs", type=Path, metavar="FIT", help="a fit of jaxload.calibrate instead")
     add("--replicas", type=int, default=16, metavar="R", help="(default: 16)")

@@ -82,4 +82,4 @@ def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:
 
 
 if __name__ == "__main__":
-    command.run("jaxload.train", main)
+    command.run("jaxload.train", main, again="a run continues with --resume")

@@ -28,6 +28,8 @@ def check_inputs(
             f"channels], got {latent.shape}"
         )
     batch, *sizes, channels = latent.shape
+    if batch < 1:
+        raise InputError(f"{model}: expected 1 sample or more, got {latent.shape}")
     for name, size, patch in zip(
         ("frames", "height", "width"), sizes, PATCH, strict=True
     ):

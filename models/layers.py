@@ -75,14 +75,14 @@ class Linear(nnx.Module):
         if _is_batch_of_one(x):
             return self(x.squeeze(0))[None]
         x = x.astype(self.dtype)
-        y = checkpoint_name(self._matmul(x, self.kernel[...]), LINEAR)
-        bias = self.bias[...].astype(y.dtype)
-        y += bias.reshape((1,) * (y.ndim - 1) + bias.shape)
+        y = self._matmul(x, self.kernel[...])
         if self.has_lora:
             h = self._matmul(x, self.lora_a[...]).astype(self.dtype)
             h = checkpoint_name(h, LINEAR)
             y += self.lora_scale * self._matmul(h, self.lora_b[...])
-        return y
+        y = checkpoint_name(y, LINEAR)
+        bias = self.bias[...].astype(y.dtype)
+        return y + bias.reshape((1,) * (y.ndim - 1) + bias.shape)
 
     def _matmul(self, x: Array, kernel: Array) -> Array:
         return jnp.matmul(

@@ -74,6 +74,8 @@ class RefinerBlock(nnx.Module):
         condition_BD: Float[Array, "b d"],
         key_lengths: Int[Array, " b"],
     ) -> Float[Array, "b t d"]:
+        text_BTD = constrain(text_BTD, "batch", "text_tokens", "width")
+        condition_BD = constrain(condition_BD, "batch", "width")
         gate1, gate2 = jnp.split(self.gates(nnx.silu(condition_BD)), 2, axis=-1)
         h_BTD = self.attention(self.norm1(text_BTD), key_lengths)
         text_BTD, h_BTD = gated_residual_layer_norm_modulate(
@@ -146,8 +148,9 @@ class _Projections(nnx.Module):
         self, h_BSD: Float[Array, "b s d"], rotary: Rotary | None
     ) -> tuple[Array, Array, Array]:
         """Queries, keys and values, `[B, S, N, K]`; text has no rotation."""
+        tokens = "text_tokens" if rotary is None else "tokens"
         q, k, v = (
-            split_heads(project(h_BSD), self.num_heads)
+            split_heads(project(h_BSD), self.num_heads, tokens)
             for project in (self.q, self.k, self.v)
         )
         q, k = self.q_norm(q), self.k_norm(k)
@@ -197,6 +200,9 @@ class DoubleBlock(nnx.Module):
         key_lengths: Int[Array, " b"],
     ) -> tuple[Float[Array, "b s d"], Float[Array, "b t d"]]:
         video_BSD = constrain(video_BSD, "batch", "tokens", "width")
+        # Else XLA gathers their gradients over the batch, in every block.
+        text_BTD = constrain(text_BTD, "batch", "text_tokens", "width")
+        condition_BD = constrain(condition_BD, "batch", "width")
         qkv, later = [], []
         for stream, x, turn in (
             (self.video, video_BSD, rotary),
@@ -233,6 +239,7 @@ class SingleBlock(_Projections):
         key_lengths: Int[Array, " b"],
     ) -> Float[Array, "b u d"]:
         x_BUD = constrain(x_BUD, "batch", "tokens", "width")
+        condition_BD = constrain(condition_BD, "batch", "width")
         shift, scale, gate = self.modulations(condition_BD)
         h_BUD = layer_norm_modulate(x_BUD, scale, shift)
         q, k, v = self.qkv(h_BUD, rotary)

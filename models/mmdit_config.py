@@ -1,6 +1,7 @@
 """The sizes of an MMDiT."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from jaxload.errors import InputError
@@ -48,7 +49,7 @@ class MMDiTConfig(TransformerConfig):
                 f"three even numbers that add up to the width of a head, "
                 f"{self.head_width}"
             )
-        if self.rope_theta <= 1:
+        if not 1 < self.rope_theta < math.inf:
             raise InputError(
                 f"model.rope_theta={self.rope_theta}: expected more than 1"
             )

@@ -1,6 +1,7 @@
 """What the configurations of all transformers have in common."""
 
 import dataclasses
+import math
 from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from jaxload.errors import InputError
@@ -56,8 +57,10 @@ class TransformerConfig:
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
             least = 0 if name in self.MAY_BE_ZERO else 1
-            if hint is int and value < least:
-                raise InputError(f"model.{name}={value}: expected {least} or more")
+            if hint is int and (not isinstance(value, int) or value < least):
+                raise InputError(
+                    f"model.{name}={value!r}: expected {least} or more, a whole number"
+                )
             if get_origin(hint) is Literal and value not in get_args(hint):
                 raise InputError(
                     f"model.{name}={value}: expected {' or '.join(get_args(hint))}"
@@ -97,14 +100,14 @@ class TransformerConfig:
         )
 
     def _check_lora(self) -> None:
-        if self.lora_alpha <= 0:
+        if not 0 < self.lora_alpha < math.inf:
             raise InputError(
                 f"model.lora_alpha={self.lora_alpha}: expected more than 0"
             )
         known, targets = get_args(LoraTarget), self.lora_targets
-        is_text = isinstance(targets, str)  # Its letters would pass for targets.
-        if is_text or not targets or set(targets) - set(known):
-            given = targets if is_text else ",".join(targets)
+        is_tuple = isinstance(targets, tuple)  # The letters of a text would pass too.
+        if not is_tuple or not targets or set(targets) - set(known):
+            given = ",".join(targets) if is_tuple else repr(targets)
             raise InputError(
                 f"model.lora_targets={given}: expected a tuple of some of "
                 f"{', '.join(known)}"

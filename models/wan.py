@@ -20,7 +20,7 @@ from jaxload.models.embeddings import (
     to_patches,
     token_grid,
 )
-from jaxload.models.inputs import check_config, check_inputs, check_shape
+from jaxload.models.inputs import check_config, check_inputs
 from jaxload.models.layers import ZEROS, linears, run_stacked, stack
 from jaxload.models.wan_blocks import (
     NUM_MODULATIONS,
@@ -137,7 +137,16 @@ class WanTransformer(nnx.Module):
                 f"as image_dim={config.image_dim}, got "
                 f"{'none' if image is None else 'one'}"
             )
-        if image is not None:
-            length = config.num_image_positions or image.shape[1]
-            expected = (batch, length, config.image_dim)
-            check_shape("WanTransformer", "image", image, expected)
+        if image is None:
+            return
+        shape, length = jnp.shape(image), config.num_image_positions
+        if (
+            len(shape) != 3
+            or (shape[0], shape[2]) != (batch, config.image_dim)
+            or shape[1] < 1
+            or (length and shape[1] != length)
+        ):
+            raise InputError(
+                f"WanTransformer: expected image of shape [{batch}, "
+                f"{length or 'tokens'}, {config.image_dim}], got {shape}"
+            )

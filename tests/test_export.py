@@ -125,6 +125,40 @@ def test_a_resume_needs_no_weights_and_holds_one_model(
     assert (stopped.checkpoints / "frozen").exists() == bool(adapters)
 
 
+@pytest.mark.slow
+def test_a_run_is_not_replaced_by_its_weights(
+    debug_config: Config, debug_manifest: Manifest, tmp_path: Path
+):
+    workdir = WorkDir(tmp_path / "run")
+    train(debug_config, workdir.path)
+    before = workdir.config.read_text()
+    arguments = ["--workdir", str(workdir.path), "--out", str(workdir.path)]
+    with pytest.raises(InputError, match=r"a config\.json of something else"):
+        export_command.main([*arguments, "--overwrite"])
+    assert workdir.config.read_text() == before
+
+
+@pytest.mark.slow
+def test_a_resume_without_its_frozen_parameters_changes_nothing(
+    debug_config: Config, debug_manifest: Manifest, given: Path, tmp_path: Path
+):
+    sets = (f"train.weights={given}", *ADAPTERS)
+    workdir = WorkDir(tmp_path / "run")
+    train(debug_config, workdir.path, *sets)
+    shutil.rmtree(workdir.checkpoints / "frozen")
+    with pytest.raises(InputError, match="frozen: expected the frozen parameters of"):
+        train(debug_config, workdir.path, *sets, "train.num_steps=5", resume=True)
+    assert workdir.is_finished(workdir.read_config())
+
+
+def test_a_run_goes_on_from_the_weights_that_it_began_with(
+    debug_config: Config, given: Path, tmp_path: Path
+):
+    WorkDir(tmp_path).begin(config_lib.override(debug_config, f"train.weights={given}"))
+    with pytest.raises(InputError, match=r"different run: train\.weights is '.*given"):
+        train(debug_config, tmp_path, "train.weights=/other", resume=True)
+
+
 @pytest.mark.parametrize(
     "assignments",
     [(), ADAPTERS, (*ADAPTERS, "model.param_dtype=bfloat16")],
@@ -163,9 +197,11 @@ def test_a_model_is_trained_on_from_given_weights(
         "optimizer.learning_rate=1e-6",
     )
     out = tmp_path / "out.safetensors"
-    export_command.main(
-        ["--workdir", str(tmp_path / "run"), "--out", str(out), "--names", "comfyui"]
-    )
+    arguments = ["--workdir", str(tmp_path / "run"), "--out", str(out)]
+    export_command.main(arguments)
+    with pytest.raises(InputError, match="found something; add --overwrite to repl"):
+        export_command.main([*arguments, "--names", "comfyui"])
+    export_command.main([*arguments, "--names", "comfyui", "--overwrite"])
     assert "model.diffusion_model.blocks.0.self_attn.q.weight" in load_file(out)
     again = tmp_path / "again"
     weights.save(weights.load(out, debug_config.model), again)
@@ -178,7 +214,8 @@ def test_a_model_is_trained_on_from_given_weights(
 def test_weights_of_another_model_are_told_before_anything_is_compiled(
     debug_config: Config, debug_manifest: Manifest, given: Path, tmp_path: Path
 ):
-    with pytest.raises(InputError, match=r"misshapen: .* \(expected \[48"):
+    message = r"(?s)train\.weights: .* misshapen: .* \(expected \[48"
+    with pytest.raises(InputError, match=message):
         train(
             debug_config,
             tmp_path / "run",
@@ -193,6 +230,10 @@ def test_weights_of_another_model_are_told_before_anything_is_compiled(
     [
         (["--workdir", "nowhere"], "nowhere"),
         (["--out", "no/such/place"], "no/such/place: expected to be in a directory"),
+        (
+            ["--out", "."],
+            r"--out \.: expected nothing there, found something; add --ov",
+        ),
     ],
 )
 def test_bad_input_is_one_line(
@@ -215,7 +256,7 @@ def test_what_would_learn_nothing_is_refused(
 ):
     config = config_lib.override(debug_config, assignment)
     with pytest.raises(InputError, match=message):
-        check_start(config, from_weights=False)
+        check_start(config, "noise")
 
 
 def test_a_run_without_a_checkpoint_is_told(debug_config: Config, tmp_path: Path):
@@ -236,7 +277,7 @@ def test_a_model_that_needs_more_than_text_is_refused(
 ):
     config = dataclasses.replace(debug_config, model=preset(model))
     with pytest.raises(InputError, match=message):
-        check_start(config, from_weights=False)
+        check_start(config, "noise")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from jaxload.balance.plan import from_dict
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
-from jaxload.planning import check_plan, plan_run
+from jaxload.planning import check_plan, plan_run, token_limit
 
 
 def test_plan_prints_and_writes(tmp_path: Path, root: Path, capsys):
@@ -40,7 +40,12 @@ def test_refuses_a_number_of_replicas_that_is_none(
 def test_a_plan_is_for_one_data_set_and_one_number_of_replicas(
     debug_config: Config, debug_manifest: Manifest
 ):
-    plan = plan_run(debug_config, debug_manifest, num_replicas=2)
+    plan = plan_run(
+        debug_config,
+        debug_manifest,
+        token_limit(debug_config.balance.max_tokens),
+        num_replicas=2,
+    )
     check_plan(plan, debug_manifest, num_replicas=2)
     with pytest.raises(InputError, match="planned for 2 replicas, and there are 4"):
         check_plan(plan, debug_manifest, num_replicas=4)

@@ -219,6 +219,21 @@ def test_a_second_resume_goes_further(finished, data: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
+def test_a_budget_of_bytes_is_kept(data: Path, tmp_path: Path):
+    budget = 1_300_000
+    options = ("--set", f"balance.max_bytes={budget}", "--set", "train.num_steps=1")
+    result = run(*options, data=data, workdir=tmp_path / "run")
+    assert result.returncode == 0, result.stderr
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert "memory_analysis()" in plan["sources"]["memory"]
+    assert all(0 < bucket["num_bytes"] <= budget for bucket in plan["buckets"])
+    options = ("--set", "balance.max_bytes=1")
+    result = run(*options, data=data, workdir=tmp_path / "none")
+    assert "balance.max_bytes=1: not one sample of" in error_line(result)
+    assert not (tmp_path / "none" / "config.json").exists()
+
+
+@pytest.mark.slow
 def test_worker_processes_give_the_same_losses(finished, data: Path, tmp_path: Path):
     """Read by two processes up to a checkpoint, and by threads from there on."""
     workdir, stop = tmp_path / "run", "train.num_steps=3"

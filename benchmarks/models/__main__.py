@@ -35,9 +35,9 @@ def measure_speed(console: Console, progress: Console) -> None:
         console.print(f"speed: {what}", highlight=False)
         return
     rows = []
-    total = len(speed.NUM_CORES)
-    with phase(progress, "running beside diffusers", total) as advance:
-        for num_cores in speed.NUM_CORES:
+    counts = speed.core_counts()
+    with phase(progress, "running beside diffusers", len(counts)) as advance:
+        for num_cores in counts:
             rows += speed.measure(python, num_cores)
             advance()
     speed.print_table(rows, console)

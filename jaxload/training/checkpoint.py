@@ -86,11 +86,7 @@ class Checkpoints:
     def _restore_frozen(self, like: Any) -> Any:
         if _is_empty(like):
             return like
-        if not self._frozen_path.exists():
-            raise InputError(
-                f"{self._frozen_path}: expected the frozen parameters of the run, "
-                "found nothing; restore the directory, or choose another --workdir"
-            )
+        check_frozen(self._frozen_path.parent)
         args = _restore_args({_FROZEN: like}, partial=False)
         return self._frozen.restore(self._frozen_path, args=args)[_FROZEN]
 
@@ -107,6 +103,16 @@ class Checkpoints:
         self._manager.wait_until_finished()
         self._manager.close()
         self._frozen.close()
+
+
+def check_frozen(directory: Path) -> None:
+    """Refuses checkpoints of adapters alone without what they adapt."""
+    path = directory / _FROZEN
+    if not path.exists():
+        raise InputError(
+            f"{path}: expected the frozen parameters of the run, found nothing; "
+            "restore the directory, or choose another --workdir"
+        )
 
 
 def _array_handler() -> ocp.PyTreeCheckpointHandler:

@@ -21,13 +21,14 @@ from jaxload.files import read_json, write_atomically
 from jaxload.opening import open_dataset
 from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh
 from jaxload.plan_report import print_plan
-from jaxload.planning import check_plan, plan_run
+from jaxload.planning import MemoryLimit, check_plan, cover_prepared, plan_run
 from jaxload.progress import phase
 from jaxload.report import draw_figure
-from jaxload.training.checkpoint import Checkpoints
+from jaxload.training.checkpoint import Checkpoints, check_frozen
 from jaxload.training.compile import compile_ahead, enable_compile_cache
 from jaxload.training.footprint import check_capacity
 from jaxload.training.loop import fit
+from jaxload.training.memory_limit import plan_within_memory
 from jaxload.training.programs import (
     INIT,
     SAMPLE,
@@ -53,13 +54,15 @@ def train(config: Config, workdir: WorkDir, console: Console) -> None:
     """Trains from the newest checkpoint, or from the start, to the last step."""
     # --- Data and plan: all that can be wrong with the input is found here ---
     _check_policy(config)
-    manifest = open_dataset(config, console)
-    check_model_fits(config, manifest, console)
     mesh = replica_mesh()
     check_capacity(config.balance.max_bytes, mesh.local_devices)
-    plan = _settle_plan(config, manifest, mesh, workdir)
     origin = find_origin(config, workdir)
-    check_start(config, from_weights=origin == "weights")
+    check_start(config, origin)
+    if origin == "checkpoint" and config.model.lora_rank:
+        check_frozen(workdir.checkpoints)
+    manifest = open_dataset(config, console)
+    check_model_fits(config, manifest, console)
+    plan = _settle_plan(config, manifest, mesh, workdir, console)
     rows = read_metrics(workdir.metrics)
     workdir.begin(config)
     write_atomically(workdir.plan, plan_lib.to_json(plan))
@@ -179,7 +182,11 @@ def check_model_fits(config: Config, manifest: Manifest, console: Console) -> No
 
 
 def _settle_plan(
-    config: Config, manifest: Manifest, mesh: Mesh, workdir: WorkDir
+    config: Config,
+    manifest: Manifest,
+    mesh: Mesh,
+    workdir: WorkDir,
+    console: Console,
 ) -> Plan:
     """The plan that a resumed run already has, or a new one."""
     if workdir.plan.exists():
@@ -187,7 +194,12 @@ def _settle_plan(
         plan = plan_lib.from_dict(content, name=str(workdir.plan))
         check_plan(plan, manifest, num_replicas=mesh.size)
         return plan
-    return plan_run(config, manifest, num_replicas=mesh.size)
+
+    def make(memory: MemoryLimit) -> Plan:
+        return plan_run(config, manifest, memory, num_replicas=mesh.size)
+
+    chosen = cover_prepared(manifest, config.balance, num_replicas=mesh.size)
+    return plan_within_memory(config, chosen.shapes, make, console)
 
 
 def _compile(

@@ -23,11 +23,11 @@ def find_origin(config: Config, workdir: WorkDir) -> Origin:
     return "weights" if config.train.weights else "noise"
 
 
-def check_start(config: Config, *, from_weights: bool) -> None:
+def check_start(config: Config, origin: Origin) -> None:
     """Refuses a model that cannot be trained, or weights that are of another one."""
     _check_conditions(config.model)
     model = config.model
-    if model.lora_rank and not config.train.weights:
+    if model.lora_rank and origin == "noise":
         raise InputError(
             f"model.lora_rank={model.lora_rank}: expected weights to adapt; set "
             "train.weights, or model.lora_rank=0 to train the whole model"
@@ -37,8 +37,11 @@ def check_start(config: Config, *, from_weights: bool) -> None:
             f"model.param_dtype={model.param_dtype}: expected float32 to train the "
             "whole model: small updates would be lost; set model.param_dtype=float32"
         )
-    if from_weights:
-        weights.check(config.train.weights, model)
+    if origin == "weights":
+        try:
+            weights.check(config.train.weights, model)
+        except InputError as error:
+            raise InputError(f"train.weights: {error}") from error
 
 
 def _check_conditions(model: ModelConfig) -> None:

@@ -33,7 +33,7 @@ def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> No
     """Draws the config's sample from the newest checkpoint of a run."""
     mesh = replica_mesh()
     trainer = make_trainer(config)
-    model = _newest_model(config, trainer, mesh, workdir)
+    model, _ = _newest_model(config, trainer, mesh, workdir)
     enable_compile_cache(workdir.compile_cache)
     with phase(console, "compiling", 1) as advance:
         sampler = lower_sampler(config, trainer, model, mesh).compile()
@@ -43,18 +43,23 @@ def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> No
 
 def export(
     config: Config, workdir: WorkDir, path: Path, names: Naming, console: Console
-) -> None:
-    """Writes the weights of the newest checkpoint of a run, with adapters merged in."""
+) -> int:
+    """Writes the weights of the newest checkpoint of a run, with adapters merged in.
+
+    Returns its step.
+    """
     trainer = make_trainer(config)
-    model = _newest_model(config, trainer, replica_mesh(), workdir)
+    model, step = _newest_model(config, trainer, replica_mesh(), workdir)
     with phase(console, "writing", 1) as advance:
         weights.save(nnx.merge(trainer.graphdef, *model), path, names=names)
         advance()
+    return step
 
 
 def _newest_model(
     config: Config, trainer: Trainer, mesh: Mesh, workdir: WorkDir
-) -> tuple[Any, Any]:
+) -> tuple[tuple[Any, Any], int]:
+    """`TrainState.model` of the newest checkpoint, and its step."""
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
@@ -64,7 +69,8 @@ def _newest_model(
                 f"work directory {workdir.path}: expected a checkpoint, found none; "
                 "train the run further first"
             )
-        return checkpoints.restore_model(step, abstract_state(config, trainer, mesh))
+        like = abstract_state(config, trainer, mesh)
+        return checkpoints.restore_model(step, like), step
 
 
 def draw_sample(

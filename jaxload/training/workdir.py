@@ -27,7 +27,6 @@ _CHANGEABLE = (
     "train.log_every",
     "train.checkpoint_every",
     "train.keep_checkpoints",
-    "train.weights",
     "sample.caption",
     "sample.shape",
     "sample.num_steps",

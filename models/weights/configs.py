@@ -1,5 +1,6 @@
 """Fields of a config.json, and whether a model here can be what they say."""
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ class Fields:
     def number(self, name: str) -> float:
         """A field that must be a number above 0."""
         value = self.get(name)
-        if type(value) not in (int, float) or value <= 0:
+        if type(value) not in (int, float) or not 0 < value < math.inf:
             raise self.error(name, "a number above 0")
         return float(value)
 

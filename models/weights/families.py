@@ -46,7 +46,7 @@ def read_config(path: Path) -> Any:
     content = whole_files.read_json(path, remedy="download it again")
     name = content.get(CLASS_NAME)
     readers = {n: read for f in FAMILIES for n, read in f.read_config.items()}
-    if name not in readers:
+    if not isinstance(name, str) or name not in readers:
         raise InputError(
             f"{path}: {CLASS_NAME}: expected {' or '.join(readers)}, got {name!r}; "
             "give the config when you load"
@@ -65,11 +65,20 @@ def match(
     Raises:
         InputError: With all that is missing, too much, misshapen or of another type.
     """
-    names = {_without_prefix(name): name for name in found}
+    names: dict[str, str] = {}
+    repeated: list[str] = []
+    for name in sorted(found):
+        bare = _without_prefix(name)
+        repeated += [name] if names.setdefault(bare, name) != name else []
     by_naming: dict[Naming, dict[str, Tensor]] = {
-        naming: tensors_of(family, naming, shapes)
-        for naming in ("diffusers", "original")
+        "diffusers": tensors_of(family, "diffusers", shapes),
+        "original": tensors_of(family, "original", shapes),
     }
+    if family.comfyui:
+        by_naming["comfyui"] = {
+            _comfyui(family, name): tensor
+            for name, tensor in by_naming["original"].items()
+        }
     naming = max(by_naming, key=lambda n: len(by_naming[n].keys() & names.keys()))
     expected = by_naming[naming]
     common = [name for name in expected if name in names]
@@ -77,8 +86,8 @@ def match(
         raise InputError(
             f"{place}: expected tensors of {family.title}, got others: "
             f"{_some(sorted(found))}; known are files of "
-            f"{' and '.join(f.title for f in FAMILIES)}, with the names of diffusers "
-            f"or the original ones, and with {PREFIX} before them or not"
+            f"{' and '.join(f.title for f in FAMILIES)}, with the names of diffusers, "
+            f"the original ones or ComfyUI's, and with {PREFIX} before them or not"
         )
     pairs = {name: (expected[name], found[names[name]]) for name in common}
     problems = {
@@ -88,6 +97,7 @@ def match(
             for name in names.keys() - expected.keys()
             if not family.ignored.fullmatch(name)
         ),
+        "there twice, with a prefix and without": repeated,
         "misshapen": [
             f"{names[name]} (expected {list(tensor.shape)}, got {list(stored.shape)})"
             for name, (tensor, stored) in pairs.items()
@@ -108,6 +118,12 @@ def _without_prefix(name: str) -> str:
         if name.startswith(prefix):
             return name.removeprefix(prefix)
     return name
+
+
+def _comfyui(family: Family, original: str) -> str:
+    for part, other in family.comfyui:
+        original = original.replace(part, other)
+    return original
 
 
 def _check(

@@ -5,6 +5,7 @@ A file is the length of its header in 8 bytes, the header in JSON, then the tens
 
 import dataclasses
 import json
+import operator
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,10 @@ def _tensors(path: Path, header: Any, *, start: int, size: int) -> dict[str, Sto
         if name == "__metadata__":
             continue
         try:
-            begin, end = entry["data_offsets"]
-            shape = tuple(int(length) for length in entry["shape"])
+            begin, end = map(operator.index, entry["data_offsets"])
+            shape = tuple(map(operator.index, entry["shape"]))
+            if not 0 <= begin <= end or min(shape, default=0) < 0:
+                raise ValueError
             tensors[name] = Stored(path, str(entry["dtype"]), shape, start + begin)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from jaxload import files as whole_files
 from jaxload.errors import InputError
 from jaxload.models.weights import files
+from jaxload.models.weights.configs import CLASS_NAME
 from jaxload.models.weights.files import Described, Stored
 
 CONFIG = "config.json"
@@ -31,7 +32,8 @@ class Checkpoint:
     place: Path
     """The file or the index that was found there."""
 
-    files: tuple[Path, ...]
+    index: Mapping[str, Path] | None = None
+    """The file of each tensor, if there are several."""
 
     @property
     def config(self) -> Path:
@@ -39,11 +41,28 @@ class Checkpoint:
         return self.place.parent / CONFIG
 
     def tensors(self) -> dict[str, Stored]:
-        """All tensors, by the names they have in the files."""
-        tensors: dict[str, Stored] = {}
-        for path in self.files:
-            tensors |= files.read_header(path)
-        return tensors
+        """All tensors, by the names they have in the files.
+
+        Raises:
+            InputError: The files do not hold what the index says.
+        """
+        if self.index is None:
+            return files.read_header(self.place)
+        headers = {path: files.read_header(path) for path in set(self.index.values())}
+        listed = {(path, name) for name, path in self.index.items()}
+        found = {(path, name) for path, header in headers.items() for name in header}
+        for problem, tensors in (
+            ("which are not there", listed - found),
+            ("which it does not list", found - listed),
+        ):
+            if tensors:
+                path, name = min(tensors)
+                raise InputError(
+                    f"{self.place}: expected each tensor in the file that it names, "
+                    f"got {len(tensors)} {problem}, as {name} in {path.name}; download "
+                    "the index and its files again"
+                )
+        return {name: headers[path][name] for name, path in self.index.items()}
 
 
 def find(path: Path) -> Checkpoint:
@@ -56,9 +75,9 @@ def find(path: Path) -> Checkpoint:
             "got nothing there"
         )
     if path.name.endswith(_INDEX_SUFFIX):
-        return Checkpoint(path, _indexed(path))
+        return Checkpoint(path, _read_index(path))
     if path.suffix == ".safetensors":
-        return Checkpoint(path, (path,))
+        return Checkpoint(path)
     raise InputError(
         f"{path}: expected a .safetensors file, a {_INDEX_SUFFIX} or a directory; "
         "convert other files first"
@@ -88,7 +107,7 @@ def _find_in_directory(directory: Path) -> Path:
     )
 
 
-def _indexed(index: Path) -> tuple[Path, ...]:
+def _read_index(index: Path) -> dict[str, Path]:
     content = whole_files.read_json(index, remedy="download it again")
     weight_map = content.get("weight_map")
     if (
@@ -100,14 +119,23 @@ def _indexed(index: Path) -> tuple[Path, ...]:
             f"{index}: expected a weight_map from tensors to files, got "
             f"{weight_map!r:.80}; download it again"
         )
-    paths = tuple(index.parent / name for name in sorted(set(weight_map.values())))
-    absent = [path.name for path in paths if not path.is_file()]
+    paths = {tensor: index.parent / name for tensor, name in weight_map.items()}
+    parts = sorted(set(paths.values()))
+    absent = [path.name for path in parts if not path.is_file()]
     if absent:
         raise InputError(
-            f"{index}: expected {len(paths)} files beside it, got all but "
+            f"{index}: expected {len(parts)} files beside it, got all but "
             f"{', '.join(absent[:10])}; download these too"
         )
     return paths
+
+
+def holds_only_models(directory: Path) -> bool:
+    """Whether a config.json that is there, and would be replaced, is of a model."""
+    config = directory / CONFIG
+    if not config.exists():
+        return True
+    return CLASS_NAME in whole_files.read_json(config, remedy="remove it")
 
 
 def write(

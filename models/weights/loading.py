@@ -1,5 +1,6 @@
 """Files into the arrays of a model, one parameter at a time."""
 
+import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from jax.sharding import Sharding
 
 from jaxload.errors import InputError
 from jaxload.models.mmdit import MMDiT
+from jaxload.models.presets import ModelConfig
 from jaxload.models.wan import WanTransformer
 from jaxload.models.weights import layout
 from jaxload.models.weights.families import family_of, match
@@ -27,28 +29,29 @@ Bounds = tuple[tuple[int, int], ...]
 """Start and stop along each axis."""
 
 
-def read_config(path: str | os.PathLike[str]) -> Any:
+def read_config(path: str | os.PathLike[str]) -> ModelConfig:
     """Reads the config of the model that `load` would make of a path."""
     return _read_config(layout.find(Path(path)).config)
 
 
 def load(
     path: str | os.PathLike[str],
-    config: Any = None,
+    config: ModelConfig | None = None,
     *,
     shardings: nnx.State[Any, Any] | None = None,
     rngs: nnx.Rngs | None = None,
 ) -> WanTransformer | MMDiT:
     """Makes a model of safetensors, straight into arrays as they are to be sharded.
 
-    Names of diffusers and the original ones are told apart by themselves. Parameters
-    get the config's param_dtype. Adapters, which such files do not have, are as in a
-    new model.
+    Names of diffusers, the original ones and ComfyUI's are told apart by themselves.
+    Parameters get the config's param_dtype. Adapters, which such files do not have, are
+    as in a new model.
 
     Args:
         path: A .safetensors file, the index of several, or a directory with either; one
             that has them in transformer/ will do.
-        config: Of the model; None reads config.json, which is beside the files.
+        config: Of the model; None reads config.json, which is beside the files, and
+            keeps parameters in the files' type: bfloat16 if all are, else float32.
         shardings: Of each parameter, in the structure of the model's state; None puts
             all on the default device.
         rngs: Of the adapters; None draws them as `nnx.Rngs(0)` does.
@@ -57,8 +60,9 @@ def load(
         InputError: The files are not those of such a model.
     """
     found = layout.find(Path(path))
+    tensors = found.tensors()
     if config is None:
-        config = _read_config(found.config)
+        config = _with_type_of(tensors, _read_config(found.config))
     family = family_of(config)
     create = functools.partial(_create, family, config, rngs or nnx.Rngs(0))
     graphdef, state = nnx.split(nnx.eval_shape(create))
@@ -67,7 +71,7 @@ def load(
 
     stored = {p: v.get_value() for p, v in variables.items() if is_stored(v)}
     shapes = {p: value.shape for p, value in stored.items()}
-    sources = _by_parameter(match(found.place, family, shapes, found.tensors()))
+    sources = _by_parameter(match(found.place, family, shapes, tensors))
     values = _initial(create, {p: s for p, s in placed.items() if p not in stored})
     for p, value in stored.items():
         values[p] = _read(value, placed[p], sources[p])
@@ -77,7 +81,7 @@ def load(
     return cast(WanTransformer | MMDiT, nnx.merge(graphdef, loaded))
 
 
-def check(path: str | os.PathLike[str], config: Any) -> None:
+def check(path: str | os.PathLike[str], config: ModelConfig) -> None:
     """Reads which tensors there are, and no more.
 
     Raises:
@@ -88,6 +92,12 @@ def check(path: str | os.PathLike[str], config: Any) -> None:
     variables = variables_of(nnx.state(nnx.eval_shape(create)))
     shapes = {p: v.get_value().shape for p, v in variables.items() if is_stored(v)}
     match(found.place, family, shapes, found.tensors())
+
+
+def _with_type_of(tensors: Mapping[str, Stored], config: ModelConfig) -> ModelConfig:
+    """The config with a type of parameters that holds these exactly."""
+    is_half = all(stored.dtype == "BF16" for stored in tensors.values())
+    return dataclasses.replace(config, param_dtype="bfloat16" if is_half else "float32")
 
 
 def _create(family: Family, config: Any, rngs: nnx.Rngs) -> nnx.Module:

@@ -203,6 +203,27 @@ _ENTRIES = (
 )
 
 
+# ComfyUI's names are those of its FLUX.
+_COMFYUI = (
+    ("t_embedder.mlp.0.", "t_embedder.in_layer."),
+    ("t_embedder.mlp.2.", "t_embedder.out_layer."),
+    ("c_embedder.linear_1.", "c_embedder.in_layer."),
+    ("c_embedder.linear_2.", "c_embedder.out_layer."),
+    ("_in.mlp.0.", "_in.in_layer."),
+    ("_in.mlp.2.", "_in.out_layer."),
+    ("mod.linear.", "mod.lin."),
+    ("modulation.linear.", "modulation.lin."),
+    ("mlp.fc1.", "mlp.0."),
+    ("mlp.fc2.", "mlp.2."),
+    ("_attn_qkv.", "_attn.qkv."),
+    ("_attn_proj.", "_attn.proj."),
+    ("_attn_q_norm.weight", "_attn.norm.query_norm.scale"),
+    ("_attn_k_norm.weight", "_attn.norm.key_norm.scale"),
+    (".q_norm.weight", ".norm.query_norm.scale"),
+    (".k_norm.weight", ".norm.key_norm.scale"),
+)
+
+
 def _read_config(fields: Fields) -> MMDiTConfig:
     fields.set_defaults(_DEFAULTS)
     for name, value in _FIXED.items():
@@ -213,8 +234,8 @@ def _read_config(fields: Fields) -> MMDiTConfig:
     fields.require("out_channels", channels, None)
     fields.require("guidance_embeds", True, False)
     rope_widths = fields.get("rope_axes_dim")
-    if not isinstance(rope_widths, list) or len(rope_widths) != 3:
-        raise fields.error("rope_axes_dim", "three widths")
+    if not isinstance(rope_widths, list) or [type(w) for w in rope_widths] != 3 * [int]:
+        raise fields.error("rope_axes_dim", "three widths, whole numbers")
     config = MMDiTConfig(
         width=num_heads * head_width,
         num_double_blocks=fields.count("num_layers"),
@@ -263,6 +284,7 @@ MMDIT = Family(
     model=MMDiT,
     config=MMDiTConfig,
     entries=_ENTRIES,
+    comfyui=_COMFYUI,
     ignored=re.compile(r"(.*\.)?freqs\w*"),  # Computed, not trained.
     read_config={_NAME: _read_config},
     write_config=_write_config,

@@ -22,7 +22,7 @@ PREFIX = "model.diffusion_model."
 """What ComfyUI puts before the original names."""
 
 PREFIXES = (PREFIX, "diffusion_model.", "model.model.")
-"""What files may have before any names; the last one, ComfyUI's of HunyuanVideo."""
+"""What files may have before any names; the last one, what ComfyUI saves itself."""
 
 Shape = tuple[int, ...]
 ParameterPath = tuple[str, ...]
@@ -156,6 +156,12 @@ class Family:
     model: Callable[..., nnx.Module]
     config: type
     entries: tuple[Entry, ...]
+    comfyui: tuple[tuple[str, str], ...]
+    """What ComfyUI, where it saves a model, has in place of parts of original names.
+
+    Each pair is replaced in turn. It reads original names too.
+    """
+
     ignored: re.Pattern[str]
     """Tensors that files may have and no model needs."""
 

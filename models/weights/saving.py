@@ -92,6 +92,11 @@ def _check_arguments(path: Path, names: str, max_file_bytes: int) -> None:
         raise InputError(
             f"{path}: expected a .safetensors file or a directory; choose another name"
         )
+    if not is_file and not layout.holds_only_models(path):
+        raise InputError(
+            f"{path}: expected a directory for weights, got one with a "
+            f"{layout.CONFIG} of something else; choose another"
+        )
 
 
 def _value(model: nnx.Module, piece: Piece) -> np.ndarray:

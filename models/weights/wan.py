@@ -179,6 +179,7 @@ WAN = Family(
     model=WanTransformer,
     config=WanConfig,
     entries=_ENTRIES,
+    comfyui=(),
     # Queries are the same for text and image; the rest is computed, not trained.
     ignored=re.compile(r".*\.norm_added_q\.\w+|(.*\.)?freqs\w*"),
     read_config={_NAME: _read_config, _ORIGINAL_NAME: _read_original_config},

@@ -20,7 +20,7 @@ from jaxload.data.manifest import Entry, Manifest, read_manifest
 from jaxload.data.record import Record, encode_record
 from jaxload.data.source import Batch
 from jaxload.errors import InputError
-from jaxload.planning import plan_run
+from jaxload.planning import plan_run, token_limit
 from tests.data.datasets import write_as_one_shard, write_dataset
 
 NUM_REPLICAS = 4
@@ -29,7 +29,12 @@ NUM_MICRO_STEPS = 24
 
 @pytest.fixture(scope="module")
 def schedule(debug_config: Config, debug_manifest: Manifest) -> Lockstep:
-    plan = plan_run(debug_config, debug_manifest, num_replicas=NUM_REPLICAS)
+    plan = plan_run(
+        debug_config,
+        debug_manifest,
+        token_limit(debug_config.balance.max_tokens),
+        num_replicas=NUM_REPLICAS,
+    )
     schedule = Lockstep(
         buckets=plan.buckets, seed=0, num_replicas=NUM_REPLICAS, accumulate=1
     )

@@ -19,12 +19,17 @@ from jaxload.data.manifest import Entry, Manifest, read_manifest
 from jaxload.data.record import Record, encode_record
 from jaxload.data.source import Batch, DataConfig, MicroBatchSource
 from jaxload.errors import InputError
-from jaxload.planning import plan_run
+from jaxload.planning import plan_run, token_limit
 from tests.data.datasets import write_as_one_shard, write_dataset
 
 
 def make_schedule(config: Config, manifest: Manifest, *, num_replicas=1) -> Lockstep:
-    plan = plan_run(config, manifest, num_replicas=num_replicas)
+    plan = plan_run(
+        config,
+        manifest,
+        token_limit(config.balance.max_tokens),
+        num_replicas=num_replicas,
+    )
     return Lockstep(
         buckets=plan.buckets, seed=0, num_replicas=num_replicas, accumulate=1
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import re
 from typing import Any
 
@@ -31,7 +32,10 @@ from tests.models.tiny import CONFIGS, inputs, make
             "no image, as image_dim=0, got one",
         ),
         ("wan-image", {"image": None}, "expected an image, as image_dim=10, got"),
-        ("wan-image", {"image": (2, 5, 10)}, r"image of shape \(2, 4, 10\), got"),
+        ("wan-image", {"image": (2, 5, 10)}, r"image of shape \[2, 4, 10\], got"),
+        ("wan-image", {"image": (4, 10)}, r"image of shape \[2, 4, 10\], got \(4, 10"),
+        ("wan-image", {"image": (10,)}, r"image of shape \[2, 4, 10\], got \(10,\)"),
+        ("wan", {"latent_BFHWC": (0, 3, 4, 6, 16)}, "expected 1 sample or more, got"),
         ("wan-image", {"latent_BFHWC": (2, 3, 4, 6, 16)}, "of 36 channels, got 16"),
         ("mmdit", {"latent_BFHWC": (2, 3, 5, 6, 16)}, "MMDiT: latent height is 5"),
         ("mmdit", {"text_lengths": (3,)}, r"text_lengths of shape \(2,\), got"),
@@ -60,11 +64,20 @@ def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
         function(model, **(inputs(config) | arrays))
 
 
-def test_a_text_is_no_tuple_of_targets():
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("lora_targets", "q", "lora_targets='q': expected a tuple of some of"),
+        ("lora_targets", ["q"], r"lora_targets=\['q'\]: expected a tuple of some of"),
+        ("width", 32.0, "width=32.0: expected 1 or more, a whole number"),
+        ("width", "32", "width='32': expected 1 or more, a whole number"),
+    ],
+)
+def test_values_of_another_type(field: str, value: Any, message: str):
     config = dataclasses.replace(preset("wan-tiny"))
     # The check of types, which is for tests, would speak first.
-    object.__setattr__(config, "lora_targets", "q")
-    with pytest.raises(InputError, match="lora_targets=q: expected a tuple of some of"):
+    object.__setattr__(config, field, value)
+    with pytest.raises(InputError, match=message):
         config.__post_init__()
 
 
@@ -101,6 +114,7 @@ def test_the_config_of_another_model(model: Any):
         ("wan-tiny", "num_image_positions", 4, "expected 0 without image_dim; set"),
         ("wan-tiny", "lora_rank", -1, "model.lora_rank=-1: expected 0 or more"),
         ("wan-tiny", "lora_alpha", 0.0, "model.lora_alpha=0.0: expected more than 0"),
+        ("wan-tiny", "lora_alpha", math.nan, "lora_alpha=nan: expected more than 0"),
         (
             "wan-tiny",
             "lora_targets",
@@ -113,6 +127,7 @@ def test_the_config_of_another_model(model: Any):
         ("mmdit-tiny", "rope_widths", (4, 6, 8), "rope_widths=4,6,8: .* a head, 16"),
         ("mmdit-tiny", "rope_widths", (5, 5, 6), "three even numbers"),
         ("mmdit-tiny", "rope_theta", 1.0, "model.rope_theta=1.0: expected more than 1"),
+        ("mmdit-tiny", "rope_theta", math.nan, "rope_theta=nan: expected more than 1"),
     ],
 )
 def test_sizes_that_do_not_fit(name: str, field: str, value: Any, message: str):

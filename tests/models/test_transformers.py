@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, preset
+from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, layers, preset
 from jaxload.testing import assert_trees_close
 from tests.models.golden import largest_error
 from tests.models.tiny import CONFIGS, call, inputs, make, normal, randomized
@@ -155,6 +155,27 @@ def test_remat_trades_memory_for_work_and_changes_nothing(kind: str):
             # What should be zero is noise: a bias of all keys changes no softmax.
             noise = np.abs(expected).max() < 1e-6 * largest
             assert noise or largest_error(got, expected) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["wan", "mmdit"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_without_remat_no_matmul_runs_twice(
+    kind: str, rank: int, monkeypatch: pytest.MonkeyPatch
+):
+    config = dataclasses.replace(CONFIGS[kind], lora_rank=rank, remat="none")
+    given = inputs(config, batch=1)
+    graphdef, state = nnx.split(make(config))
+
+    def count() -> int:
+        def loss(state):
+            return jnp.square(nnx.merge(graphdef, state)(**given)).sum()
+
+        # The attention of a block, forward and backward, is a few of them.
+        return str(jax.make_jaxpr(jax.grad(loss))(state)).count("dot_general")
+
+    with_policy = count()
+    monkeypatch.setattr(layers, "rematerialized", lambda block, remat: block)
+    assert with_policy == count() > 0
 
 
 def test_depth_is_a_scan_over_different_blocks(

@@ -55,8 +55,12 @@ def test_without_a_config_it_must_be_given(names: Naming, tmp_path: Path):
             "token_replace",
             "image_condition_type: expected null, got 'token_replace'; models like",
         ),
-        (MMDIT, "rope_axes_dim", [16], "rope_axes_dim: expected three widths, got"),
+        (MMDIT, "rope_axes_dim", [16], "rope_axes_dim: expected three widths, whole"),
+        (MMDIT, "rope_axes_dim", [4, 6.0, 6], "rope_axes_dim: expected three widths"),
+        (MMDIT, "mlp_ratio", float("nan"), "mlp_ratio: expected a number above 0"),
+        (MMDIT, "mlp_ratio", float("inf"), "mlp_ratio: expected a number above 0"),
         (MMDIT, "_class_name", "UNet", "expected WanTransformer3DModel or .* 'UNet'"),
+        (MMDIT, "_class_name", [], r"expected WanTransformer3DModel or .* got \[\]"),
     ],
 )
 def test_a_config_that_no_model_here_has_is_refused(
@@ -81,6 +85,7 @@ def test_fields_that_say_nothing_are_allowed(tmp_path: Path):
     }
     (tmp_path / "config.json").write_text(json.dumps(content))
     config = weights.read_config(tmp_path)
+    assert isinstance(config, WanConfig)
     assert (config.width, config.depth, config.text_dim) == (1536, 30, 4096)
 
 

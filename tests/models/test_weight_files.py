@@ -89,6 +89,18 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path):
     ("header", "message"),
     [
         (b"not json", "a header that is not JSON"),
+        (
+            b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, "4"]}}',
+            "expected dtype, shape and data_offsets of a",
+        ),
+        (
+            b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}',
+            "expected dtype, shape and data_offsets of a",
+        ),
+        (
+            b'{"a": {"dtype": "F32", "shape": [1.0], "data_offsets": [0, 4]}}',
+            "expected dtype, shape and data_offsets of a",
+        ),
         (b'{"a": {"dtype": "F32"}}', "expected dtype, shape and data_offsets of a"),
         (
             b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}',
@@ -194,7 +206,7 @@ def test_a_model_is_found_in_a_directory(tmp_path: Path, names: list[str], found
         (tmp_path / name).parent.mkdir(exist_ok=True)
         files.write(tmp_path / name, [], [])
     place = layout.find(tmp_path)
-    assert place.files == (tmp_path / names[found],)
+    assert place.place == tmp_path / names[found]
     assert place.config == (tmp_path / names[found]).parent / "config.json"
 
 
@@ -205,14 +217,58 @@ def test_an_index_of_any_name_is_found(tmp_path: Path):
     weight_map = {"a": "x-2.safetensors", "b": "x-1.safetensors"}
     index.write_text(json.dumps({"weight_map": weight_map}))
     for path in (tmp_path, index):
-        files_found = layout.find(path).files
-        assert [path.name for path in files_found] == sorted(weight_map.values())
+        found = layout.find(path).index
+        assert found == {name: tmp_path / file for name, file in weight_map.items()}
     (tmp_path / "x-2.safetensors").unlink()
     with pytest.raises(InputError, match=r"expected 2 files .* but x-2\.safetensors;"):
         layout.find(tmp_path)
     index.write_text("{}")
     with pytest.raises(InputError, match=r"expected a weight_map .* got None;"):
         layout.find(tmp_path)
+
+
+def test_a_tensor_is_read_from_the_file_that_the_index_names(tmp_path: Path):
+    parts = {"x-1.safetensors": 1.0, "x-2.safetensors": 2.0}
+    for name, value in parts.items():
+        array = np.full(3, value, np.float32)
+        files.write(tmp_path / name, describe({"a": array}), [array])
+    index = tmp_path / "x.safetensors.index.json"
+    for part, value in parts.items():
+        # The other file is not one of those that the index names.
+        index.write_text(json.dumps({"weight_map": {"a": part}}))
+        stored = layout.find(index).tensors()["a"]
+        assert stored.read_rows(0, 1) == value
+
+
+@pytest.mark.parametrize(
+    ("files_of", "message"),
+    [
+        ({"a": 1, "b": 2, "c": 2}, r"1 which are not there, as c in x-2\.safe"),
+        ({"a": 2, "b": 2}, r"1 which are not there, as a in x-2\.safetensors;"),
+    ],
+)
+def test_an_index_that_does_not_fit_its_files_is_refused(
+    tmp_path: Path, files_of: dict[str, int], message: str
+):
+    array = np.zeros(3, np.float32)
+    for part, name in ((1, "a"), (2, "b")):
+        path = tmp_path / f"x-{part}.safetensors"
+        files.write(path, describe({name: array}), [array])
+    weight_map = {name: f"x-{part}.safetensors" for name, part in files_of.items()}
+    index = tmp_path / "x.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(InputError, match=message):
+        layout.find(index).tensors()
+
+
+def test_a_tensor_that_the_index_does_not_list_is_refused(tmp_path: Path):
+    write(tmp_path, max_file_bytes=30)
+    index = tmp_path / "diffusion_pytorch_model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    del content["weight_map"]["c"]
+    index.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"got 1 which it does not list, as c in "):
+        layout.find(tmp_path).tensors()
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import re
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,101 @@ def test_a_prefix_and_what_is_computed_are_left_out(
     named = {prefix + name: array for name, array in (wan_tensors | extra).items()}
     path = write(tmp_path / "x.safetensors", named)
     assert_same(values(weights.load(path, WAN)), values(make(WAN)))
+
+
+def test_a_tensor_that_is_there_with_a_prefix_and_without_is_told(
+    wan_tensors: dict[str, np.ndarray], tmp_path: Path
+):
+    twice = wan_tensors | {
+        "diffusion_model.proj_out.bias": wan_tensors["proj_out.bias"]
+    }
+    path = write(tmp_path / "x.safetensors", twice)
+    with pytest.raises(InputError, match=r"1 there twice, .*: proj_out\.bias"):
+        weights.load(path, WAN)
+
+
+# What ComfyUI has in place of original names where it saves HunyuanVideo.
+COMFYUI = {
+    "time_in.mlp.0.weight": "time_in.in_layer.weight",
+    "time_in.mlp.2.bias": "time_in.out_layer.bias",
+    "guidance_in.mlp.0.weight": "guidance_in.in_layer.weight",
+    "vector_in.in_layer.weight": "vector_in.in_layer.weight",
+    "txt_in.t_embedder.mlp.2.weight": "txt_in.t_embedder.out_layer.weight",
+    "txt_in.c_embedder.linear_1.weight": "txt_in.c_embedder.in_layer.weight",
+    "txt_in.individual_token_refiner.blocks.0.self_attn_qkv.weight": (
+        "txt_in.individual_token_refiner.blocks.0.self_attn.qkv.weight"
+    ),
+    "txt_in.individual_token_refiner.blocks.0.mlp.fc2.bias": (
+        "txt_in.individual_token_refiner.blocks.0.mlp.2.bias"
+    ),
+    "txt_in.individual_token_refiner.blocks.0.adaLN_modulation.1.bias": (
+        "txt_in.individual_token_refiner.blocks.0.adaLN_modulation.1.bias"
+    ),
+    "double_blocks.1.img_mod.linear.bias": "double_blocks.1.img_mod.lin.bias",
+    "double_blocks.0.txt_attn_qkv.weight": "double_blocks.0.txt_attn.qkv.weight",
+    "double_blocks.0.img_attn_q_norm.weight": (
+        "double_blocks.0.img_attn.norm.query_norm.scale"
+    ),
+    "double_blocks.1.txt_attn_proj.weight": "double_blocks.1.txt_attn.proj.weight",
+    "double_blocks.1.img_mlp.fc1.weight": "double_blocks.1.img_mlp.0.weight",
+    "single_blocks.2.modulation.linear.weight": "single_blocks.2.modulation.lin.weight",
+    "single_blocks.0.k_norm.weight": "single_blocks.0.norm.key_norm.scale",
+    "single_blocks.0.linear1.weight": "single_blocks.0.linear1.weight",
+}
+
+
+def test_what_comfyui_saved_of_an_mmdit_is_read(tmp_path: Path):
+    weights.save(make(MMDIT), tmp_path / "original", names="original")
+    tensors = read(tmp_path / "original")
+    assert tensors.keys() >= COMFYUI.keys()
+    names = {name: comfyui_name(name) for name in tensors}
+    assert {name: names[name] for name in COMFYUI} == COMFYUI
+    renamed = {f"model.model.{names[name]}": x for name, x in tensors.items()}
+    found = weights.load(write(tmp_path / "x.safetensors", renamed), MMDIT)
+    assert_same(values(found), values(make(MMDIT)))
+
+
+def comfyui_name(name: str) -> str:
+    """By patterns of whole parts, which our table does not have."""
+    for pattern, other in (
+        (r"(\w+_attn)_(qkv|proj)\.", r"\1.\2."),
+        (r"(\w+_attn)_([qk])_norm\.weight", r"\1.norm.\2_norm.scale"),
+        (r"(single_blocks\.\d+)\.([qk])_norm\.weight", r"\1.norm.\2_norm.scale"),
+        (r"norm\.q_norm", "norm.query_norm"),
+        (r"norm\.k_norm", "norm.key_norm"),
+        (r"(_mod|\.modulation)\.linear\.", r"\1.lin."),
+        (r"mlp\.fc1\.", "mlp.0."),
+        (r"mlp\.fc2\.", "mlp.2."),
+        (r"(time_in|guidance_in|t_embedder)\.mlp\.0\.", r"\1.in_layer."),
+        (r"(time_in|guidance_in|t_embedder)\.mlp\.2\.", r"\1.out_layer."),
+        (r"c_embedder\.linear_1\.", "c_embedder.in_layer."),
+        (r"c_embedder\.linear_2\.", "c_embedder.out_layer."),
+    ):
+        name = re.sub(pattern, other, name)
+    return name
+
+
+def test_without_a_config_parameters_keep_the_type_of_the_files(tmp_path: Path):
+    half = dataclasses.replace(WAN, param_dtype="bfloat16")
+    for model, dtype in ((make(half), "bfloat16"), (make(WAN), "float32")):
+        weights.save(model, tmp_path / dtype)
+        found = weights.load(tmp_path / dtype)
+        assert found.config.param_dtype == dtype
+        assert_same(values(found), values(model))
+    mixed = read(tmp_path / "bfloat16")
+    mixed |= {"proj_out.bias": read(tmp_path / "float32")["proj_out.bias"]}
+    write(tmp_path / "bfloat16" / "diffusion_pytorch_model.safetensors", mixed)
+    assert weights.load(tmp_path / "bfloat16").config.param_dtype == "float32"
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path: Path):
+    config = tmp_path / "config.json"
+    config.write_text('{"mine": 1}')
+    for names in ("diffusers", "comfyui"):
+        with pytest.raises(InputError, match=r"with a config\.json of something else"):
+            weights.save(make(WAN), tmp_path, names=names)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    assert config.read_text() == '{"mine": 1}'
 
 
 def test_what_diffusers_ignores_for_wan_is_part_of_an_mmdit(tmp_path: Path):

@@ -127,7 +127,7 @@ def test_frozen_parameters_lie_beside_the_checkpoints_once(
         assert_same(checkpoints.restore_model(2, like), adapted.model)
 
 
-def test_a_start_that_came_to_no_checkpoint_leaves_no_frozen_parameters(
+def test_frozen_parameters_of_a_start_that_came_to_no_checkpoint_are_replaced(
     adapted_config: Config, adapted: TrainState, tmp_path: Path
 ):
     (tmp_path / "frozen.orbax-checkpoint-tmp" / "d").mkdir(parents=True)

