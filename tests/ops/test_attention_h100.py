@@ -8,13 +8,15 @@ from benchmarks import h100
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
-# Prints, by name of the program, custom calls and collectives, and temporary bytes.
+# Prints, by name of the program, custom calls and collectives, and temporary bytes; and
+# what cuDNN is asked for by ours and by JAX's own function.
 PROGRAMS = """
 import collections, functools, json, re
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
+from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jax.sharding import PartitionSpec as P
 from jaxload import targets
 from jaxload.ops.attention import SAVED, attention
@@ -59,6 +61,34 @@ def sharded(mesh, q_spec, k_spec, num_keys):
     lengths = spec(mesh, P(k_spec[0] if k_spec else None), 8, dtype="int32")
     return describe(value_and_grads, q, k, k, q, lengths)
 
+def jax_attention(q, k, v, lengths=None):
+    if lengths is None:
+        return jax.nn.dot_product_attention(q, k, v, implementation="cudnn")
+    return jax.nn.dot_product_attention(
+        q, k, v, implementation="cudnn",
+        query_seq_lengths=jnp.full_like(lengths, q.shape[1]),
+        key_value_seq_lengths=lengths,
+    )
+
+def our_attention(q, k, v, lengths=None):
+    return attention(q, k, v, key_lengths=lengths)
+
+def cudnn_calls(attend, *lengths):
+    def gradients(q, k, v, dout, *lengths):
+        out, vjp = jax.vjp(lambda *qkv: attend(*qkv, *lengths), q, k, v)
+        return out, vjp(dout)
+
+    q = spec(h100, P(), 2, 1024, NUM_HEADS, HEAD_WIDTH)
+    k = spec(h100, P(), 2, 512, NUM_HEADS, HEAD_WIDTH)
+    text = jax.jit(gradients).lower(q, k, k, q, *lengths).compile().as_text()
+    calls = [line for line in text.splitlines() if "cudnn$" in line]
+    # Operands, and what is asked for; the seed is of dropout, of which there is none.
+    noise = r'metadata=.*?\\}, |/\\*index=\\d\\*/|"seed": \\d+, '
+    pattern = r"custom-call\\((.*?)\\), (.*)"
+    return [re.search(pattern, re.sub(noise, "", call)).groups() for call in calls]
+
+# It wants to see the library before it traces.
+cudnn.check_cudnn_version = lambda: 91000
 width = NUM_HEADS * HEAD_WIDTH
 h100 = mesh(1)
 layers = spec(h100, P(), 4, width, width), spec(h100, P(), 1, 32760, width)
@@ -79,6 +109,11 @@ print(json.dumps({
     "batch": sharded(mesh(8), batch, batch, 4096),
     "batch, keys whole": sharded(mesh(8), batch, P(), 77),
     "batch and heads": sharded(mesh(2, 4), both, both, 4096),
+    "calls": [cudnn_calls(attend) for attend in (our_attention, jax_attention)],
+    "calls with lengths": [
+        cudnn_calls(attend, spec(h100, P(), 2, dtype="int32"))
+        for attend in (our_attention, jax_attention)
+    ],
 }))
 """
 
@@ -102,6 +137,21 @@ def test_cudnn_runs_once_each_way(programs, name):
 @pytest.mark.parametrize("name", ["float32", "wide heads"])
 def test_what_cudnn_does_not_take_runs_in_blocks(programs, name):
     assert not [call for call in programs[name]["calls"] if "cudnn" in call]
+
+
+def test_cudnn_is_asked_for_what_jax_asks_it_for(programs):
+    ours, of_jax = programs["calls"]
+    assert len(ours) == 2
+    assert ours == of_jax
+    ours, of_jax = programs["calls with lengths"]
+    for (operands, what), (jax_operands, jax_what) in zip(ours, of_jax, strict=True):
+        assert '"mask_type": "PADDING"' in what
+        assert what == jax_what
+        # Of our keys and their lengths, padding has been taken out before.
+        *_, queries, keys = operands.split(", ")
+        *_, jax_queries, jax_keys = jax_operands.split(", ")
+        assert queries == jax_queries
+        assert ("clamp" in keys, jax_keys) == (True, "%lengths_0_.1")
 
 
 @pytest.mark.parametrize(
