@@ -12,12 +12,13 @@ from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 from jaxload.training.calibration import default_grid
 
-TINY = [
+# So far apart that longer ones take longer on a busy machine too.
+GRID = [
     (Shape(1, 4, 4), 1),
-    (Shape(4, 4, 4), 1),
-    (Shape(1, 4, 4), 4),
-    (Shape(2, 4, 4), 2),
-    (Shape(2, 4, 4), 1),
+    (Shape(16, 16, 16), 1),
+    (Shape(1, 4, 4), 64),
+    (Shape(4, 16, 16), 2),
+    (Shape(4, 16, 16), 1),
 ]
 
 
@@ -32,11 +33,11 @@ def arguments(root: Path, tmp_path: Path) -> list[str]:
 def test_measures_fits_prints_and_writes(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    monkeypatch.setattr(measuring, "default_grid", lambda _: TINY)
+    monkeypatch.setattr(measuring, "default_grid", lambda _: GRID)
     assert calibrate.main(arguments) == 0
     content = json.loads((tmp_path / "fit.json").read_text())
     fit = CostFit.from_dict(content, name="fit.json")
-    pairs = sorted((shape.tokens, batch) for shape, batch in TINY)
+    pairs = sorted((shape.tokens, batch) for shape, batch in GRID)
     assert [(point.tokens, point.batch) for point in fit.points] == pairs
     with Image.open(tmp_path / "fit.png") as image:
         assert image.width > image.height > 300

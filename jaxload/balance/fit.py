@@ -134,6 +134,11 @@ def fit_costs(timings: Sequence[Timing], *, source: str) -> CostFit:
     held_out = _choose_held_out(columns)
     used = ~held_out
     fixed, per_token, per_token_squared = _least_squares(columns[used], seconds[used])
+    if not (per_token or per_token_squared):
+        raise InputError(
+            f"{len(points)} timings that do not grow with tokens: expected longer ones "
+            "to take longer; measure longer micro-batches, or on a machine less busy"
+        )
     cost = CostModel(
         fixed=float(fixed),
         per_token=float(per_token),

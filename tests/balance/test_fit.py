@@ -139,6 +139,13 @@ def test_too_little_is_refused(pairs, message):
         fit_costs(points, source="test")
 
 
+def test_times_that_do_not_grow_are_refused():
+    # As on a busy machine, where overhead is all there is to see.
+    points = [Timing(batch=b, tokens=s, seconds=1 / (b * s)) for b, s in GRID]
+    with pytest.raises(InputError, match="that do not grow with tokens: expected"):
+        fit_costs(points, source="test")
+
+
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_time_that_is_none_is_refused(seconds):
     with pytest.raises(InputError, match=r"timing of 2 x 64 tokens: .* positive time"):
