@@ -49,10 +49,11 @@ format: setup ## Formats Python and C++.
 	$(BIN)/clang-format -i $(CPP)
 
 bench: setup cuda .venv/.h100 .venv/.torch ## Runs the benchmarks; each prints ratios from one run.
-	$(BIN)/python -m benchmarks.layer_norm_modulate $(ARGS)
-	$(BIN)/python -m benchmarks.planning
-	$(BIN)/python -m benchmarks.data_loading
-	$(BIN)/python -m benchmarks.models
+	@missed=; for name in layer_norm_modulate planning data_loading models; do \
+	  echo "python -m benchmarks.$$name"; \
+	  $(BIN)/python -m benchmarks.$$name || missed="$$missed $$name"; \
+	done; \
+	test -z "$$missed" || { echo "make: goals were missed in:$$missed"; exit 1; }
 
 wheel: setup ## Builds a wheel into dist/.
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
