@@ -37,6 +37,7 @@ NUM_CORES = (1, 2)
 MAX_RATIO = 1.0
 NUM_ROUNDS = 7
 _TOLERANCE = 1e-4  # Of the largest value of an array.
+_PAUSE = 0.5  # Seconds: threads of OpenMP stay awake a while after their work is done.
 _SCRIPT = Path(__file__).with_name("diffusers_process.py")
 
 CONFIG = WanConfig(
@@ -184,6 +185,7 @@ def _measure(python: Path, num_cores: int, num_rounds: int) -> list[Row]:
                     "diffusers": lambda kind=kind: theirs.ask(run=kind)["seconds"],
                 }
                 for name in list(turns)[:: 1 if i % 2 else -1]:
+                    time.sleep(_PAUSE)
                     taken = turns[name]()
                     if i:  # The first round warms up.
                         seconds[kind][name].append(taken)
