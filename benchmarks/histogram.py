@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from jaxload.balance.clips import ShapeRules
-from jaxload.survey import survey_manifest
+from jaxload.planning.survey import survey_manifest
+from jaxload.shapes.clips import ShapeRules
 
 _STEP = 8
 

@@ -32,12 +32,12 @@ from rich.table import Table
 
 from benchmarks import one_core
 from benchmarks.scaled_workload import BYTES_PER_ROW, write_histogram, write_rows
-from jaxload.balance.clips import ShapeRules
-from jaxload.balance.cover import Cover
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
-from jaxload.balance.setting import make_mixed
-from jaxload.simulating import Question, read_setting
+from jaxload.balance.scenario import make_mixed
+from jaxload.planning.scenarios import Question, read_setting
+from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.cover import Cover
 
 NUM_ROWS = 100_000_000
 NUM_LOOKED_UP = 10_000_000_000

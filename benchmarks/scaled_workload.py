@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxload.balance.clips import ShapeRules
+from jaxload.shapes.clips import ShapeRules
 
 SOURCE = Path(__file__).parent / "workloads" / "mix_dev.csv"
 BYTES_PER_ROW = 10

@@ -9,8 +9,8 @@
 import dataclasses
 from pathlib import Path
 
-from jaxload.balance.clips import ShapeRules
 from jaxload.config import Config, load
+from jaxload.shapes.clips import ShapeRules
 
 
 def get_config() -> Config:

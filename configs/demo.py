@@ -5,15 +5,15 @@
 It needs no download: the clips are drawn, and encoded by the built-in codec.
 """
 
-from jaxload.balance.catalogue import BalanceConfig
+from jaxload.balance.batch_sizes import BalanceConfig
 from jaxload.config import Config
 from jaxload.data.source import DataConfig
-from jaxload.data.synthetic import SyntheticConfig
+from jaxload.media.synthetic import SyntheticConfig
 from jaxload.models import preset
-from jaxload.training.flow_matching import FlowConfig
+from jaxload.sampling.sampler import SampleConfig
 from jaxload.training.loop import TrainConfig
+from jaxload.training.objective import FlowConfig
 from jaxload.training.optimizer import OptimizerConfig
-from jaxload.training.sampling import SampleConfig
 
 
 def get_config() -> Config:

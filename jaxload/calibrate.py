@@ -9,10 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload import command
-from jaxload.calibration_report import draw_fit, print_fit
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
-from jaxload.measuring import measured_fit
+from jaxload.planning.costs import measured_fit
+from jaxload.reports.calibration import draw_fit, print_fit
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxload.balance.catalogue import BalanceConfig
-from jaxload.balance.clips import ShapeRules
+from jaxload.balance.batch_sizes import BalanceConfig
 from jaxload.data.source import DataConfig
-from jaxload.data.synthetic import SyntheticConfig
 from jaxload.errors import InputError
+from jaxload.media.synthetic import SyntheticConfig
 from jaxload.models import ModelConfig
-from jaxload.training.flow_matching import FlowConfig
+from jaxload.sampling.sampler import SampleConfig
+from jaxload.shapes.clips import ShapeRules
 from jaxload.training.loop import TrainConfig
+from jaxload.training.objective import FlowConfig
 from jaxload.training.optimizer import OptimizerConfig
-from jaxload.training.sampling import SampleConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from rich.console import Console
 from jaxload import command
 from jaxload.errors import InputError
 from jaxload.models.weights import Naming
-from jaxload.training.trained import export
-from jaxload.training.workdir import WorkDir
+from jaxload.runs.outputs import export
+from jaxload.runs.workdir import WorkDir
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,17 +7,16 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload import command
-from jaxload.architecture import cost_of
 from jaxload.balance.cost import CostModel
-from jaxload.balance.plan import Plan, to_json
 from jaxload.config import Config
 from jaxload.data.manifest import read_manifest
 from jaxload.data.workload import is_prepared
 from jaxload.files import check_writable, write_atomically
-from jaxload.measuring import measured_fit
-from jaxload.opening import open_dataset
-from jaxload.plan_report import draw_plan, print_plan
-from jaxload.planning import (
+from jaxload.planning.analytic_cost import cost_of
+from jaxload.planning.costs import measured_fit
+from jaxload.planning.memory import plan_within_memory
+from jaxload.planning.plan import Plan, to_json
+from jaxload.planning.planner import (
     MemoryLimit,
     cover_prepared,
     cover_survey,
@@ -27,8 +26,9 @@ from jaxload.planning import (
     read_fit,
     survey_digest,
 )
-from jaxload.survey import survey_manifest
-from jaxload.training.memory_limit import plan_within_memory
+from jaxload.planning.survey import survey_manifest
+from jaxload.reports.plan import draw_plan, print_plan
+from jaxload.runs.dataset import open_dataset
 
 _CALIBRATION_SECONDS = 300.0
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload import command
-from jaxload.balance import plan as plan_lib
 from jaxload.config import Config
-from jaxload.data.preparation import Preparation
-from jaxload.data.preparing import Share, prepare, runner
-from jaxload.data.walking import list_media
 from jaxload.errors import InputError
 from jaxload.files import read_json
-from jaxload.opening import make_preparation
-from jaxload.prepare_report import draw_preview, print_prepared, write_report
+from jaxload.media.preparation import Preparation
+from jaxload.media.preparing import Share, prepare, runner
+from jaxload.media.walking import list_media
+from jaxload.planning import plan as plan_lib
+from jaxload.reports.prepare import draw_preview, print_prepared, write_report
+from jaxload.runs.dataset import make_preparation
 
 _SHARE = re.compile(r"(\d+)/(\d+)")
 
@@ -146,7 +146,7 @@ def _runner(args: argparse.Namespace):
     if args.workers < 0:
         raise InputError(f"--workers {args.workers}: expected 0 or more")
     if args.ray:
-        from jaxload.data.ray_workers import run_on_ray  # Ray need not be there.
+        from jaxload.media.ray_workers import run_on_ray  # Ray need not be there.
 
         return run_on_ray
     return runner(args.workers)

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from jaxload import command
 from jaxload.errors import InputError
-from jaxload.training.trained import sample
-from jaxload.training.workdir import WorkDir
+from jaxload.runs.outputs import sample
+from jaxload.runs.workdir import WorkDir
 
 
 def main(argv: Sequence[str] | None = None) -> int:

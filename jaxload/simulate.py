@@ -11,13 +11,13 @@ from rich.console import Console
 
 from jaxload import command
 from jaxload.balance.architecture import Remat
-from jaxload.balance.clips import ShapeRules
 from jaxload.balance.simulation import POLICIES
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
 from jaxload.models import PRESETS
-from jaxload.simulating import Question, simulate
-from jaxload.simulation_report import draw_simulation, print_simulation, to_dict
+from jaxload.planning.scenarios import Question, simulate
+from jaxload.reports.simulation import draw_simulation, print_simulation, to_dict
+from jaxload.shapes.clips import ShapeRules
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from jaxload import command
 from jaxload.config import Config
-from jaxload.training.run import train
-from jaxload.training.workdir import WorkDir, claim_workdir
+from jaxload.runs.run import train
+from jaxload.runs.workdir import WorkDir, claim_workdir
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,7 @@ if __name__ != "jaxload.models":
         "another name loads every module twice. Write `import jaxload.models`."
     )
 
-from jaxload.models.make_model import make_model
+from jaxload.models.construction import make_model
 from jaxload.models.mmdit import MMDiT
 from jaxload.models.mmdit_config import MMDiTConfig
 from jaxload.models.presets import PRESETS, ModelConfig, preset

@@ -21,15 +21,15 @@ from rich.console import Console
 
 from jaxload import config as config_lib
 from jaxload.balance.architecture import CrossArchitecture, analytic_cost
-from jaxload.balance.catalogue import BalanceConfig
-from jaxload.balance.cover import cover_exactly
-from jaxload.balance.plan import Plan
-from jaxload.balance.setting import Setting
-from jaxload.balance.shape import Shape
+from jaxload.balance.batch_sizes import BalanceConfig
+from jaxload.balance.scenario import Setting
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
-from jaxload.opening import open_dataset
-from jaxload.planning import make_plan, token_limit
+from jaxload.planning.plan import Plan
+from jaxload.planning.planner import make_plan, token_limit
+from jaxload.runs.dataset import open_dataset
+from jaxload.shapes.cover import cover_exactly
+from jaxload.shapes.shape import Shape
 
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -1,4 +1,4 @@
-"""Tests of `python -m jaxload.calibrate` and jaxload.training.calibration."""
+"""Tests of `python -m jaxload.calibrate` and jaxload.planning.timing."""
 
 import json
 from pathlib import Path
@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jaxload import calibrate, measuring
-from jaxload.balance.fit import CostFit
-from jaxload.balance.shape import Shape
+from jaxload import calibrate
+from jaxload.balance.regression import CostFit
 from jaxload.errors import InputError
-from jaxload.training.calibration import default_grid
+from jaxload.planning import costs as measuring
+from jaxload.planning.timing import default_grid
+from jaxload.shapes.shape import Shape
 
 # So far apart that longer ones take longer on a busy machine too.
 GRID = [

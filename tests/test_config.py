@@ -123,7 +123,7 @@ def test_load_explains_a_section_built_wrongly(tmp_path: Path, root: Path):
         (tmp_path / f"{i}.py").write_text(
             "import dataclasses, pathlib\n"
             "from jaxload.config import load\n"
-            "from jaxload.training.flow_matching import FlowConfig\n"
+            "from jaxload.training.objective import FlowConfig\n"
             "from jaxload.training.loop import TrainConfig\n"
             f"debug = load(pathlib.Path({str(root / 'configs' / 'debug.py')!r}))\n"
             f"def get_config():\n    return {expression}\n"

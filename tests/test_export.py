@@ -20,12 +20,12 @@ from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import preset, weights
 from jaxload.parallel.mesh import replica_mesh
+from jaxload.runs.start import check_start, load_start
+from jaxload.runs.workdir import WorkDir
 from jaxload.training.checkpoint import Checkpoints
+from jaxload.training.events import read_metrics
 from jaxload.training.programs import abstract_state, lower_init, make_trainer
-from jaxload.training.starting import check_start, load_start
 from jaxload.training.step import TrainState
-from jaxload.training.telemetry import read_metrics
-from jaxload.training.workdir import WorkDir
 from tests.models.tiny import make, randomized
 
 DEBUG = Path(__file__).parents[1] / "configs" / "debug.py"

@@ -1,4 +1,4 @@
-"""Tests of `python -m jaxload.plan` and jaxload.planning."""
+"""Tests of `python -m jaxload.plan` and jaxload.planning.planner."""
 
 import dataclasses
 import json
@@ -9,12 +9,12 @@ from PIL import Image
 
 from jaxload import plan as plan_command
 from jaxload import train as train_command
-from jaxload.balance.fit import Timing, fit_costs
-from jaxload.balance.plan import from_dict
+from jaxload.balance.regression import Timing, fit_costs
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
-from jaxload.planning import check_plan, plan_run, token_limit
+from jaxload.planning.plan import from_dict
+from jaxload.planning.planner import check_plan, plan_run, token_limit
 
 
 def test_plan_prints_and_writes(tmp_path: Path, root: Path, capsys):

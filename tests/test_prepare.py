@@ -15,15 +15,15 @@ from PIL import Image
 
 from jaxload import plan as plan_command
 from jaxload import prepare as command
-from jaxload.balance.shape import Shape
-from jaxload.data.codec import HaarCodec
+from jaxload.codecs.codec import HaarCodec
+from jaxload.codecs.text import HashedNgramEncoder
 from jaxload.data.manifest import read_manifest
-from jaxload.data.preparation import EncodePart
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
-from jaxload.data.text import HashedNgramEncoder
 from jaxload.errors import InputError
-from tests.data.media_files import moving_pattern, write_video
+from jaxload.media.preparation import EncodePart
+from jaxload.shapes.shape import Shape
+from tests.media.media_files import moving_pattern, write_video
 
 CONFIG = ("--set", "shapes.max_frames=17", "--set", "balance.max_buckets=6")
 
@@ -297,7 +297,7 @@ def test_on_ray_it_makes_the_same_bytes(media: Path, prepared: Path, tmp_path: P
         (["--set", "shapes.max_frames=9"], r"was begun with rules .*'max_frames': 17"),
         (["--set", "balance.max_buckets=3"], r"with shapes 'chosen, at most 6', and"),
         (["--set", "model.text_dim=32"], r"begun with text_dim 64, and this is 32"),
-        (["--codec", "tests.data.codecs:Inverted"], r"begun with codec 'haar'"),
+        (["--codec", "tests.media.codecs:Inverted"], r"begun with codec 'haar'"),
     ],
 )
 def test_another_preparation_over_it_is_refused(
@@ -329,7 +329,7 @@ def test_other_media_over_it_are_refused(media: Path, tmp_path: Path):
 def test_another_version_over_it_is_refused(
     media: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("jaxload.data.preparation._VERSION", 2)
+    monkeypatch.setattr("jaxload.media.preparation._VERSION", 2)
     with pytest.raises(InputError, match=r"begun with version 1, and this is 2"):
         prepare(media, prepared)
 
@@ -389,7 +389,7 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
         ),
         (["--media", "{media}", "--plan", "none.json"], r"none.json: cannot be read"),
         (
-            ["--media", "{media}", "--text-encoder", "tests.data.codecs:Lengths"],
+            ["--media", "{media}", "--text-encoder", "tests.media.codecs:Lengths"],
             r"gives embeddings of width 1, expected 64; set model.text_dim=1",
         ),
     ],
@@ -434,12 +434,12 @@ def test_nothing_but_broken_links_is_one_line(tmp_path: Path):
 
 def test_codecs_and_text_encoders_plug_in_by_name(media: Path, tmp_path: Path):
     out = tmp_path / "out"
-    plugs = ["--codec", "tests.data.codecs:Inverted", "--set", "model.text_dim=1"]
+    plugs = ["--codec", "tests.media.codecs:Inverted", "--set", "model.text_dim=1"]
     assert (
-        prepare(media, out, *plugs, "--text-encoder", "tests.data.codecs:Lengths") == 0
+        prepare(media, out, *plugs, "--text-encoder", "tests.media.codecs:Lengths") == 0
     )
     manifest = read_manifest(out)
-    assert manifest.fingerprint["codec"] == "tests.data.codecs:Inverted"
+    assert manifest.fingerprint["codec"] == "tests.media.codecs:Inverted"
     ids = manifest.read_column("id").to_pylist()
     name = "more/picture 3 \u00e9.png"
     record = decode_record(open_records(manifest)[ids.index(name)])
@@ -453,7 +453,7 @@ def test_codecs_and_text_encoders_plug_in_by_name(media: Path, tmp_path: Path):
 def test_a_codec_that_fails_is_counted(
     media: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    codec = "tests.data.codecs:FailsOnWide"
+    codec = "tests.media.codecs:FailsOnWide"
     assert prepare(media, tmp_path / "out", "--codec", codec) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "bad 1: failed, such as clip2.mp4" in shown
@@ -462,7 +462,7 @@ def test_a_codec_that_fails_is_counted(
 
 
 def test_too_many_failures_of_a_codec_leave_no_data_set(media: Path, tmp_path: Path):
-    codec = ["--codec", "tests.data.codecs:FailsOnWide", "--max-bad-share", "0.16"]
+    codec = ["--codec", "tests.media.codecs:FailsOnWide", "--max-bad-share", "0.16"]
     message = r"3 of 13 files are bad, such as .*expected at most 16%"
     with pytest.raises(InputError, match=message):
         prepare(media, tmp_path / "out", *codec)
@@ -475,7 +475,7 @@ def test_what_failed_is_tried_again(
     flag = tmp_path / "flag"
     flag.touch()
     monkeypatch.setenv("JAXLOAD_TEST_FLAG", str(flag))
-    codec = ("--codec", "tests.data.codecs:FailsWhileFlagged", "--max-bad-share", "1")
+    codec = ("--codec", "tests.media.codecs:FailsWhileFlagged", "--max-bad-share", "1")
     with pytest.raises(InputError, match=r"gave a clip, most often: failed"):
         prepare(media, tmp_path / "out", *codec)
     flag.unlink()
@@ -486,10 +486,10 @@ def test_what_failed_is_tried_again(
 @pytest.mark.parametrize(
     ("plugs", "message"),
     [
-        (["--codec", "tests.data.codecs:NotFinite"], "not finite in bfloat16"),
-        (["--codec", "tests.data.codecs:FewChannels"], r"8\), expected \(.*16\)"),
+        (["--codec", "tests.media.codecs:NotFinite"], "not finite in bfloat16"),
+        (["--codec", "tests.media.codecs:FewChannels"], r"8\), expected \(.*16\)"),
         (
-            ["--text-encoder", "tests.data.codecs:WrongText"],
+            ["--text-encoder", "tests.media.codecs:WrongText"],
             r"made \(3,\), expected \(3, 1\)",
         ),
     ],
@@ -505,9 +505,9 @@ def test_what_is_fit_for_no_record_is_refused(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tests.data.codecs:Nameless", r"Nameless lacks some of what a Codec has"),
-        ("tests.data.codecs:Demanding", r"cannot be loaded \(TypeError: "),
-        ("tests.data.codecs:none", r"cannot be loaded \(AttributeError: "),
+        ("tests.media.codecs:Nameless", r"Nameless lacks some of what a Codec has"),
+        ("tests.media.codecs:Demanding", r"cannot be loaded \(TypeError: "),
+        ("tests.media.codecs:none", r"cannot be loaded \(AttributeError: "),
         (":x", r"cannot be loaded \(ValueError: "),
     ],
 )
@@ -522,7 +522,7 @@ def test_a_plug_that_does_not_fit_is_one_line(
 def test_a_codec_that_dies_at_its_start_ends_it(media: Path, tmp_path: Path):
     """Also where an earlier run was killed and has left a marker."""
     out = tmp_path / "out"
-    codec = ("--codec", "tests.data.codecs:DiesAtStart", "--workers", "1")
+    codec = ("--codec", "tests.media.codecs:DiesAtStart", "--workers", "1")
     for _ in range(2):
         with pytest.raises(InputError, match=r"workers die where no file is read"):
             prepare(media, out, *codec)
@@ -536,7 +536,7 @@ def test_a_codec_that_dies_at_its_start_ends_it(media: Path, tmp_path: Path):
 def test_a_file_that_kills_its_worker_twice_is_left_alone(
     media: Path, prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
-    codec = "tests.data.codecs:DiesOnWide"
+    codec = "tests.media.codecs:DiesOnWide"
     arguments = ["--codec", codec, "--workers", "2"]
     assert prepare(media, tmp_path / "out", *arguments) == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -10,11 +10,11 @@ from PIL import Image
 
 from benchmarks.real_clips import CAPTIONS, copy_clips
 from jaxload import prepare as command
-from jaxload.data.codec import HaarCodec
+from jaxload.codecs.codec import HaarCodec
 from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
-from tests.data.media_files import moving_pattern, plain_frames, write_video
+from tests.media.media_files import moving_pattern, plain_frames, write_video
 
 RED = (200, 30, 30)
 UNICODE = "\u00fcn\u00efc\u00f6d\u00e9 \u4e2d\u6587 \U0001f3ac.mp4"

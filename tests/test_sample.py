@@ -10,7 +10,7 @@ from jaxload import sample as sample_command
 from jaxload import train as train_command
 from jaxload.config import Config
 from jaxload.errors import InputError
-from jaxload.training.workdir import WorkDir
+from jaxload.runs.workdir import WorkDir
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.errors import InputError
-from jaxload.training.telemetry import StepMetrics, read_metrics
-from jaxload.training.workdir import WorkDir
+from jaxload.runs.workdir import WorkDir
+from jaxload.training.events import StepMetrics, read_metrics
 from tests.data.datasets import write_as_one_shard
 
 DEBUG = Path(__file__).parents[1] / "configs" / "debug.py"

@@ -28,7 +28,7 @@ from benchmarks.data_loading import memory, stages, startup, throughput, trainin
 from benchmarks.data_loading.many_rows import write_many
 from benchmarks.data_loading.samples import SCALES, Dataset, Scale, write_dataset
 from benchmarks.data_loading.torch_process import VARIABLE, TorchProcess, find_python
-from jaxload.progress import phase
+from jaxload.console import phase
 
 SECTIONS = ("throughput", "startup", "memory", "stages", "training")
 _MEMORY_SCALE = "small clips"

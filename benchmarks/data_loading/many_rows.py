@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from benchmarks.data_loading.samples import WRITER_OPTIONS, draw_record
-from jaxload.balance.shape import Shape
 from jaxload.data.manifest import (
     ENTRY_SCHEMA,
     Shard,
@@ -18,6 +17,7 @@ from jaxload.data.manifest import (
     write_manifest,
 )
 from jaxload.data.record import encode_record
+from jaxload.shapes.shape import Shape
 
 # Made when it is imported, so that type checkers do not know it.
 _join = pc.binary_join_element_wise  # pyright: ignore[reportAttributeAccessIssue]

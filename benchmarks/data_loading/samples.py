@@ -10,7 +10,6 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import Lockstep
-from jaxload.balance.shape import Shape
 from jaxload.data.manifest import (
     Entry,
     Manifest,
@@ -21,6 +20,7 @@ from jaxload.data.manifest import (
 )
 from jaxload.data.record import Record, encode_record
 from jaxload.data.source import Batch, open_records
+from jaxload.shapes.shape import Shape
 
 CHANNELS = 16
 NUM_TEXT_TOKENS = 40

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jaxload.training.telemetry import read_metrics
+from jaxload.training.events import read_metrics
 
 MAX_WAIT = 0.01
 _WARM_STEPS = 20

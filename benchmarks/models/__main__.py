@@ -25,7 +25,7 @@ from rich.console import Console
 
 from benchmarks.data_loading.torch_process import find_python
 from benchmarks.models import attention, compile_time, h100, loading, speed
-from jaxload.progress import phase
+from jaxload.console import phase
 
 
 def measure_speed(console: Console, progress: Console) -> None:

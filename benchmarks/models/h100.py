@@ -4,7 +4,7 @@
     python -m benchmarks.models.h100 CASE REMAT [DEPTH] [FRAMES]  # one of it, as JSON
 
 A step is the trainer's own two programs. The micro-step is counted as
-jaxload.training.footprint does it: with its arguments, among them the sums of gradients
+jaxload.planning.footprint does it: with its arguments, among them the sums of gradients
 that it adds to, and with the optimizer's state beside it. The update has all of the
 state as arguments. On several cards, parameters, gradients and the optimizer's state
 are cut by jaxload.parallel.sharding. Needs the tools that benchmarks.h100 needs.
@@ -39,8 +39,8 @@ from jaxload.parallel.sharding import (
     param_shardings,
     sharded,
 )
-from jaxload.training.flow_matching import FlowConfig
-from jaxload.training.footprint import program_bytes
+from jaxload.planning.footprint import program_bytes
+from jaxload.training.objective import FlowConfig
 from jaxload.training.optimizer import (
     OptimizerConfig,
     learning_rate_schedule,

@@ -22,8 +22,7 @@ from rich.console import Console
 from benchmarks import h100
 from benchmarks.models.h100 import USABLE_BYTES, missing_tools
 from jaxload import targets
-from jaxload.architecture import NUM_IMAGE_TOKENS, cost_of
-from jaxload.balance.shape import Shape
+from jaxload.console import phase
 from jaxload.models import PRESETS, ModelConfig, WanConfig, make_model, preset
 from jaxload.parallel.sharding import (
     batch_sharding,
@@ -31,8 +30,9 @@ from jaxload.parallel.sharding import (
     param_shardings,
     sharded,
 )
-from jaxload.progress import phase
-from jaxload.training.footprint import program_bytes
+from jaxload.planning.analytic_cost import NUM_IMAGE_TOKENS, cost_of
+from jaxload.planning.footprint import program_bytes
+from jaxload.shapes.shape import Shape
 
 NUM_DEVICES = 8
 # Latents of 1, 33 and 81 frames of 480 x 832, and of 81 of 720 x 1280.

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from jaxload.balance.shape import Shape
+from jaxload.shapes.shape import Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

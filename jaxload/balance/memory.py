@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Mapping
 
-from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
+from jaxload.shapes.shape import Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from jaxload.balance.batch_sizes import Rule
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.catalogue import Rule
 from jaxload.balance.imbalance import (
     Imbalance,
     expected_distinct,
@@ -25,13 +25,13 @@ from jaxload.balance.imbalance import (
 )
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.packing import longest_first
-from jaxload.balance.schedule import Lockstep
-from jaxload.balance.setting import (
+from jaxload.balance.scenario import (
     Setting,
     batches_by_rule,
     make_lockstep,
     make_mixed,
 )
+from jaxload.balance.schedule import Lockstep
 from jaxload.errors import InputError
 
 POLICIES = ("equal-token", "dual", "knapformer", "lockstep", "mixed")

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
 from jaxload.files import replaced
+from jaxload.shapes.shape import Shape
 
 FILE_NAME = "manifest.parquet"
 _FORMAT = 2

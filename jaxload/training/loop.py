@@ -12,8 +12,8 @@ from jaxload.balance.schedule import Lockstep
 from jaxload.errors import InputError
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import CompileCounter
+from jaxload.training.events import StepMetrics
 from jaxload.training.step import Sums, TrainState
-from jaxload.training.telemetry import StepMetrics
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

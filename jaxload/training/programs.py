@@ -9,14 +9,14 @@ from flax import nnx
 from jax.sharding import Mesh
 from jax.stages import Compiled, Lowered
 
-from jaxload.balance.plan import Plan
-from jaxload.balance.shape import Shape
 from jaxload.config import Config
 from jaxload.models import MMDiT, WanTransformer, make_model
 from jaxload.parallel.mesh import batch_sharded, replicated
+from jaxload.planning.plan import Plan
+from jaxload.sampling.sampler import make_sampler
+from jaxload.shapes.shape import Shape
 from jaxload.training.loop import Programs
 from jaxload.training.optimizer import learning_rate_schedule, make_optimizer
-from jaxload.training.sampling import make_sampler
 from jaxload.training.step import Sums, Trainer, TrainState
 
 INIT, UPDATE, SAMPLE = "init", "update", "sample"

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxload.training.flow_matching import FlowConfig, flow_matching_loss, sample_keys
+from jaxload.training.objective import FlowConfig, flow_matching_loss, sample_keys
 
 
 @jax.tree_util.register_dataclass

@@ -1,13 +1,13 @@
-"""Tests of jaxload.balance.architecture and jaxload.architecture."""
+"""Tests of jaxload.balance.architecture and jaxload.planning.analytic_cost."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from jaxload.architecture import architecture_of
 from jaxload.balance.architecture import CrossArchitecture, analytic_cost
 from jaxload.models import preset
+from jaxload.planning.analytic_cost import architecture_of
 
 # Forward TFLOP of a sample by its tokens, and the share of self-attention in it.
 WAN = {

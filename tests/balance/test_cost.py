@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from jaxload.architecture import architecture_of
 from jaxload.balance.architecture import analytic_cost
 from jaxload.balance.cost import CostModel
 from jaxload.models import preset
+from jaxload.planning.analytic_cost import architecture_of
 
 LENGTHS = np.array([1_560, 4_096, 7_800, 14_040, 20_280, 32_760, 75_600])
 

@@ -3,8 +3,8 @@
 import pytest
 
 from jaxload.balance.memory import MemoryLine, MemoryModel, line_through
-from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
+from jaxload.shapes.shape import Shape
 
 LINE = MemoryLine(fixed=100.0, per_sample=7.0, source="test")
 

@@ -14,7 +14,7 @@ from jaxload.balance.bucket import Bucket
 from jaxload.balance.deal import Load, make_deal
 from jaxload.balance.mixed import Mixed, _stride
 from jaxload.balance.pattern import Pattern
-from jaxload.balance.shape import Shape
+from jaxload.shapes.shape import Shape
 
 
 def bucket(shape: int, batch: int, num_samples: int) -> Bucket:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import Lockstep
-from jaxload.balance.shape import Shape
 from jaxload.balance.stream import stream_members
 from jaxload.errors import InputError
+from jaxload.shapes.shape import Shape
 
 
 def make_schedule(sizes, *, num_replicas=1, accumulate=1, seed=0) -> Lockstep:

@@ -6,14 +6,11 @@ import functools
 import numpy as np
 import pytest
 
-from jaxload.architecture import architecture_of
 from jaxload.balance.architecture import analytic_cost
-from jaxload.balance.catalogue import BalanceConfig, choose_batches, expected_idle
-from jaxload.balance.cover import cover_exactly
+from jaxload.balance.batch_sizes import BalanceConfig, choose_batches, expected_idle
 from jaxload.balance.imbalance import expected_distinct
 from jaxload.balance.packing import partition
-from jaxload.balance.setting import Setting, batches_by_rule, make_mixed
-from jaxload.balance.shape import Shape
+from jaxload.balance.scenario import Setting, batches_by_rule, make_mixed
 from jaxload.balance.simulation import (
     POLICIES,
     Played,
@@ -23,6 +20,9 @@ from jaxload.balance.simulation import (
 )
 from jaxload.errors import InputError
 from jaxload.models import preset
+from jaxload.planning.analytic_cost import architecture_of
+from jaxload.shapes.cover import cover_exactly
+from jaxload.shapes.shape import Shape
 
 WAN_14B = analytic_cost(architecture_of(preset("wan2.1-t2v-14b")))
 # Images in two sizes and clips up to 81 frames of 720x1280, made up.

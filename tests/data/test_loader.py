@@ -13,14 +13,14 @@ from grain.multiprocessing import SharedMemoryArray
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import Lockstep
-from jaxload.balance.shape import Shape
 from jaxload.config import Config
 from jaxload.data.loader import ReadAhead, ReadAheadIterator, micro_batch_dataset
 from jaxload.data.manifest import Entry, Manifest, read_manifest
 from jaxload.data.record import Record, encode_record
 from jaxload.data.source import Batch
 from jaxload.errors import InputError
-from jaxload.planning import plan_run, token_limit
+from jaxload.planning.planner import plan_run, token_limit
+from jaxload.shapes.shape import Shape
 from tests.data.datasets import write_as_one_shard, write_dataset
 
 NUM_REPLICAS = 4

@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jaxload.balance.shape import Shape
 from jaxload.data.manifest import (
     FILE_NAME,
     Entry,
@@ -20,6 +19,7 @@ from jaxload.data.manifest import (
     write_manifest,
 )
 from jaxload.errors import InputError
+from jaxload.shapes.shape import Shape
 from tests.data.datasets import write_dataset
 
 

@@ -13,13 +13,13 @@ import safetensors
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import Lockstep
-from jaxload.balance.shape import Shape
 from jaxload.config import Config
 from jaxload.data.manifest import Entry, Manifest, read_manifest
 from jaxload.data.record import Record, encode_record
 from jaxload.data.source import Batch, DataConfig, MicroBatchSource
 from jaxload.errors import InputError
-from jaxload.planning import plan_run, token_limit
+from jaxload.planning.planner import plan_run, token_limit
+from jaxload.shapes.shape import Shape
 from tests.data.datasets import write_as_one_shard, write_dataset
 
 

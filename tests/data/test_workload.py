@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from jaxload.balance.shape import Shape
 from jaxload.data.manifest import Entry
 from jaxload.data.workload import Rows, is_prepared
 from jaxload.data.workload import read_rows as read
 from jaxload.errors import InputError
+from jaxload.shapes.shape import Shape
 from tests.data.datasets import write_dataset
 
 HEADER = "id,num_frames,height,width,fps"

@@ -9,13 +9,13 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 
-from jaxload.architecture import architecture_of, cost_of
 from jaxload.balance.architecture import Remat, analytic_cost
-from jaxload.balance.shape import Shape
 from jaxload.config import Config
 from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, mmdit_blocks, wan_blocks
 from jaxload.ops.attention import SAVED, attention_reference
 from jaxload.parallel.mesh import REPLICA_AXIS
+from jaxload.planning.analytic_cost import architecture_of, cost_of
+from jaxload.shapes.shape import Shape
 from jaxload.training.programs import lower_micro_step, make_trainer
 
 # Heads as wide as those of large models: the softmax is then small beside its matmuls.

@@ -11,12 +11,12 @@ import pytest
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import Lockstep
-from jaxload.balance.shape import Shape
 from jaxload.errors import InputError
+from jaxload.shapes.shape import Shape
 from jaxload.training.checkpoint import Checkpoints
+from jaxload.training.events import StepMetrics
 from jaxload.training.loop import Programs, TrainConfig, fit
 from jaxload.training.step import Sums, TrainState
-from jaxload.training.telemetry import StepMetrics
 
 BUCKETS = tuple(
     Bucket(

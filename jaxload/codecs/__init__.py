@@ -1,0 +1,1 @@
+"""Codecs (pixels to latents) and text encoders (captions to embeddings)."""

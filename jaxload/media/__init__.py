@@ -1,0 +1,1 @@
+"""From a folder of media to a dataset."""

@@ -1,0 +1,102 @@
+"""Frames of media files: images, animations and videos through one interface.
+
+What a file is, its content decides and not its name: Pillow is asked first, then
+FFmpeg. `scan` counts the frames that `read_frames` gives, by the same code.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxload.media import image_frames, video_frames
+from jaxload.media.frame import DamageError, Frame, MediaError
+
+__all__ = ["Frame", "MediaError", "Scan", "read_frames", "scan"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What decodes of a file."""
+
+    num_frames: int
+    """Frames that decode, before any damage."""
+
+    height: int
+    """As displayed: upright, in square pixels, rounded."""
+
+    width: int
+
+    seconds: float
+    """From the first frame's time to the last one's; 0.0 for one frame."""
+
+    damage: str = ""
+    """Where the file is damaged; empty if all of it decodes."""
+
+    @property
+    def fps(self) -> float:
+        """The mean rate of the frames, measured; 0.0 for one frame."""
+        return (self.num_frames - 1) / self.seconds if self.seconds else 0.0
+
+
+def scan(path: Path) -> Scan:
+    """Decodes all of a file and keeps nothing; MediaError if nothing decodes."""
+    frames = _decode(path)
+    first = next(frames)
+    num_frames, seconds, damage = 1, 0.0, ""
+    try:
+        for frame in frames:
+            num_frames, seconds = num_frames + 1, frame.time
+    except DamageError as error:
+        damage = f"damaged after frame {num_frames}: {error}"
+    return Scan(
+        num_frames=num_frames,
+        height=first.height,
+        width=first.width,
+        seconds=seconds,
+        damage=damage,
+    )
+
+
+def read_frames(path: Path) -> Iterator[Frame]:
+    """The frames that `scan` counts, one after the other; MediaError as there.
+
+    Only what the decoder needs is held in memory. A frame stays valid after the next
+    one was read, and after the file was closed; frames of one file share what converts
+    their colours, so that only one thread at a time may do this.
+    """
+    try:
+        yield from _decode(path)
+    except DamageError:
+        return
+
+
+def _decode(path: Path) -> Iterator[Frame]:
+    """At least one frame, all of one size; DamageError at the end if there is more."""
+    try:
+        if not path.is_file():
+            raise MediaError("cannot be read", "not a file")
+        if path.stat().st_size == 0:
+            raise MediaError("empty file")
+        file = path.open("rb")
+    except OSError as error:
+        raise MediaError("cannot be read", error.strerror or str(error)) from error
+    with file:
+        image = image_frames.open_image(file)
+        decoded = image_frames if image else video_frames
+        frames = image_frames.decode(image) if image else video_frames.decode(file)
+        first = None
+        try:
+            for frame in frames:
+                first = first or frame
+                if (frame.height, frame.width) != (first.height, first.width):
+                    raise DamageError(
+                        f"{first.width}x{first.height} becomes "
+                        f"{frame.width}x{frame.height}"
+                    )
+                yield frame
+        except DamageError as error:
+            if first is None:
+                raise MediaError(decoded.DAMAGED, str(error)) from error
+            raise
+        if first is None:
+            raise MediaError(decoded.DAMAGED, "no frame in it")

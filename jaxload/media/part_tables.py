@@ -1,0 +1,209 @@
+"""The tables in `parts/`: what a part was found to hold, and what was made of it."""
+
+import dataclasses
+import json
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jaxload.data.manifest import (
+    Shard,
+    check_shard,
+)
+from jaxload.errors import InputError
+from jaxload.files import replaced
+from jaxload.media.cutting import FrameCount, LeftOutClip
+from jaxload.media.frames import Scan
+from jaxload.media.listing import Listing, MediaFile
+from jaxload.media.problem import Problem
+from jaxload.shapes.shape import Shape
+
+FAILED = "failed"
+"""Reason of a problem: a codec or a text encoder raised."""
+
+DIED = "its worker died twice"
+
+_KEY = b"part"
+_LISTING = "files.parquet"
+_SCAN_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("num_frames", pa.int64()),
+        ("height", pa.int32()),
+        ("width", pa.int32()),
+        ("fps", pa.float64()),
+        ("seconds", pa.float64()),
+        ("damage", pa.string()),
+    ]
+)
+
+
+def parts_directory(out: Path) -> Path:
+    """Where the tables lie."""
+    return out / "parts"
+
+
+def shard_path(out: Path, index: int) -> Path:
+    """Where the records of a part lie."""
+    return out / f"shard-{index:05d}.array_record"
+
+
+def marker_path(out: Path, kind: str, index: int) -> Path:
+    """Where a worker says which file of a part it is at."""
+    # Of this machine alone: another may be doing the same part.
+    host = socket.gethostname()
+    return parts_directory(out) / f"{kind}-{index:05d}.{host}.current"
+
+
+def _table_path(out: Path, kind: str, index: int) -> Path:
+    return parts_directory(out) / f"{kind}-{index:05d}.parquet"
+
+
+def write_listing(out: Path, listing: Listing) -> None:
+    """Writes which files the parts are made of, once."""
+    if (out / _LISTING).exists():
+        return
+    columns = {
+        field.name: [getattr(file, field.name) for file in listing.files]
+        for field in dataclasses.fields(MediaFile)
+    }
+    _write(out / _LISTING, pa.table(columns), {})
+
+
+def read_listing(out: Path) -> Listing:
+    """What `write_listing` wrote, without problems."""
+    rows = pq.read_table(out / _LISTING).to_pylist()
+    return Listing(files=tuple(MediaFile(**row) for row in rows), problems=())
+
+
+def write_scans(
+    out: Path, index: int, scans: Mapping[str, Scan], problems: Iterable[Problem]
+) -> None:
+    """Writes what the files of a part are. Any plan can be made from such a table."""
+    found = scans.values()
+    columns = {
+        "id": list(scans),
+        "num_frames": [s.num_frames for s in found],
+        "height": [s.height for s in found],
+        "width": [s.width for s in found],
+        "fps": [s.fps for s in found],
+        "seconds": [s.seconds for s in found],
+        "damage": [s.damage for s in found],
+    }
+    table = pa.table(columns, schema=_SCAN_SCHEMA)
+    _write(
+        _table_path(out, "scan", index), table, {"problems": _dictionaries(problems)}
+    )
+
+
+def read_scans(out: Path, index: int) -> tuple[dict[str, Scan], list[Problem]]:
+    """What `write_scans` wrote."""
+    table = read_scan_table(out, index)
+    scans = {
+        row["id"]: Scan(
+            num_frames=row["num_frames"],
+            height=row["height"],
+            width=row["width"],
+            seconds=row["seconds"],
+            damage=row["damage"],
+        )
+        for row in table.to_pylist()
+    }
+    return scans, [Problem(**problem) for problem in _metadata(table)["problems"]]
+
+
+def read_scan_table(out: Path, index: int) -> pa.Table:
+    """The scans of a part as a table, for plans."""
+    return pq.read_table(_table_path(out, "scan", index))
+
+
+def is_scanned(out: Path, index: int) -> bool:
+    """Whether a part needs no scan any more."""
+    return _table_path(out, "scan", index).exists()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodedPart:
+    """What was made of a part."""
+
+    entries: pa.Table
+    """Rows of the manifest."""
+
+    shard: Shard | None
+    """None: the part has no clip."""
+
+    problems: Sequence[Problem]
+    left_out: Sequence[LeftOutClip]
+    frames: FrameCount
+
+
+def write_encoded(out: Path, index: int, part: EncodedPart) -> None:
+    """Writes what was made of a part, after its shard."""
+    metadata = {
+        "shard": part.shard and dataclasses.asdict(part.shard),
+        "problems": _dictionaries(part.problems),
+        "left_out": _dictionaries(part.left_out),
+        "frames": dataclasses.asdict(part.frames),
+    }
+    _write(_table_path(out, "part", index), part.entries, metadata)
+
+
+def read_encoded(out: Path, index: int) -> EncodedPart:
+    """What `write_encoded` wrote."""
+    table = pq.read_table(_table_path(out, "part", index))
+    metadata = _metadata(table)
+    return EncodedPart(
+        entries=table.replace_schema_metadata(None),
+        shard=Shard(**metadata["shard"]) if metadata["shard"] else None,
+        problems=[Problem(**problem) for problem in metadata["problems"]],
+        left_out=[LeftOutClip(**clip) for clip in metadata["left_out"]],
+        frames=FrameCount(**metadata["frames"]),
+    )
+
+
+def is_encoded(out: Path, index: int) -> bool:
+    """Whether a part needs no encoding any more: its shard is there, and whole."""
+    if not _table_path(out, "part", index).exists():
+        return False
+    part = read_encoded(out, index)
+    try:
+        if part.shard is not None:
+            check_shard(out, part.shard)
+    except InputError:
+        return False
+    return True
+
+
+def has_failed(out: Path, index: int) -> bool:
+    """Whether something went wrong that may go well the next time."""
+    reasons = {problem.reason for problem in read_encoded(out, index).problems}
+    return not reasons.isdisjoint({FAILED, DIED})
+
+
+def shape_counts(table: pa.Table) -> dict[Shape, int]:
+    """Samples of each shape among some entries."""
+    grouped = table.group_by(["frames", "height", "width"]).aggregate(
+        [([], "count_all")]
+    )
+    return {
+        Shape(row["frames"], row["height"], row["width"]): row["count_all"]
+        for row in grouped.to_pylist()
+    }
+
+
+def _dictionaries(values: Iterable[Any]) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(value) for value in values]
+
+
+def _metadata(table: pa.Table) -> dict[str, Any]:
+    return json.loads((table.schema.metadata or {})[_KEY])
+
+
+def _write(path: Path, table: pa.Table, metadata: Mapping[str, Any]) -> None:
+    table = table.replace_schema_metadata({_KEY: json.dumps(metadata).encode()})
+    with replaced(path) as partial:
+        pq.write_table(table, partial)

@@ -1,0 +1,34 @@
+"""What to do when a worker dies: find the file that it died of."""
+
+from collections import Counter
+
+from rich.console import Console
+
+from jaxload.errors import InputError
+from jaxload.media.preparation import Part, without_deadly
+
+
+class Recovery:
+    """Has a part done again; a file that has killed two workers is left alone."""
+
+    def __init__(self, console: Console):
+        self._console = console
+        self._deaths: Counter[tuple[int, str]] = Counter()
+
+    def __call__(self, part: Part, how: str) -> Part:
+        """The part to do instead of one whose worker died."""
+        name = part.marker.read_text() if part.marker.exists() else ""
+        self._deaths[part.index, name] += 1
+        self._console.print(
+            f"a worker died ({how}) at {name or 'its start'}",
+            highlight=False,
+            markup=False,
+        )
+        if self._deaths[part.index, name] < 2:
+            return part
+        if not name or name in part.deadly:
+            raise InputError(
+                f"workers die where no file is read ({how}); run with --workers 0, "
+                "which shows why; what was done is kept"
+            )
+        return without_deadly(part, frozenset([name]))

@@ -1,0 +1,269 @@
+"""Frames of videos, by FFmpeg.
+
+What a container says about the number and rate of its frames is not believed: frames
+are decoded and counted, and their own time stamps are used.
+
+A video ends at its first damage, because the frames after it build on it. Damage is
+seen where data are missing (but not at the end of a transport stream, which does not
+say how long it is) and where a decoder stumbles or admits to have guessed. It is not
+seen where changed data still decode: no common codec has checksums. Of bytes that were
+overwritten, MPEG-4 notices most, H.264 and HEVC many, MJPEG few and VP9 none.
+A video that was cut out of a longer one without being encoded again begins with its
+first frame that builds on nothing that was left behind.
+
+Fields of interlaced video are left woven, HDR is not mapped to normal brightness, and
+transparency counts only where it is part of the pixel format (not in VP8 and VP9).
+"""
+
+import functools
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, BinaryIO
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.packet import Packet
+from av.stream import Disposition
+from av.video.frame import VideoFrame
+from av.video.reformatter import Colorspace, VideoReformatter
+from av.video.stream import VideoStream
+
+from jaxload.media.frame import DamageError, Frame, MediaError
+
+DAMAGED = "damaged video"
+NOT_MEDIA = "not an image or video"
+
+# Containers of video. Others draw text (tty), or open further files and addresses
+# (concat, hls, dash, sdp): what a folder of media holds must not decide that.
+_CONTAINERS = (
+    *("mov", "mp4", "matroska", "webm", "avi", "mpegts", "mpeg", "mpegvideo", "flv"),
+    *("asf", "ogg", "mxf", "nut", "dv", "rm", "gxf", "wtv", "ivf", "obu", "av1"),
+    *("h261", "h263", "h264", "hevc", "vvc", "m4v", "vc1", "dirac", "mjpeg"),
+    *("yuv4mpegpipe", "flic", "nsv", "swf"),
+)
+_OPTIONS = {"format_whitelist": ",".join(_CONTAINERS), "protocol_whitelist": ""}
+
+# HEIC photos are tiles, of which each would pass for a video of one frame.
+_PHOTO_BRANDS = frozenset({"heic", "heix", "heim", "heis", "mif1", "avif"})
+_NO_VIDEO = (
+    Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
+)
+
+# Of AVColorSpace. The others that FFmpeg names it cannot convert.
+_UNKNOWN_MATRIX = frozenset({0, 2, 3})
+_KNOWN_MATRIX = frozenset({1, 4, 5, 6, 7, 9})
+
+# How files begin, and where, that are videos even if FFmpeg cannot open them.
+_MATROSKA, _MATROSKA_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
+_MARKS = ((4, b"ftyp"), (0, _MATROSKA), (8, b"AVI "))
+
+
+class _Content:
+    """A file without its name, which would have a say in what it is taken for."""
+
+    def __init__(self, file: BinaryIO):
+        self.read = file.read
+        self.seek = file.seek
+        self.tell = file.tell
+
+
+def decode(file: BinaryIO) -> Iterator[Frame]:
+    """The frames of the first video in a file; DamageError where they end early."""
+    with _open(file) as container:
+        stream = _video(container)
+        ratio = stream.sample_aspect_ratio or 1  # 0 or None where it is not known.
+        time_base = stream.time_base or Fraction(0)
+        clock = _Clock(stream.average_rate or stream.guessed_rate)
+        reformatter = VideoReformatter()  # One for all: it keeps its tables.
+        is_cut = _stated_end(file) > container.size
+        for frame, drained in _decoded(container, stream, is_cut=is_cut):
+            _check_colors(frame)
+            stamp = None if frame.pts is None else frame.pts * time_base
+            orientation = _orientation(frame)
+            size = frame.height, round(frame.width * ratio)
+            height, width = size[::-1] if orientation[0] else size
+            yield Frame(
+                time=clock.time(stamp, drained=drained),
+                height=height,
+                width=width,
+                pixels=functools.partial(_rgb, frame, orientation, reformatter),
+            )
+
+
+def _open(file: BinaryIO) -> InputContainer:
+    file.seek(0)
+    try:
+        return av.open(_Content(file), "r", options=_OPTIONS, metadata_errors="replace")
+    except (FFmpegError, ValueError) as error:
+        file.seek(0)
+        head = file.read(16)
+        known = any(head[at:].startswith(mark) for at, mark in _MARKS)
+        raise MediaError(DAMAGED if known else NOT_MEDIA, _words(error)) from error
+
+
+def _stated_end(file: BinaryIO) -> int:
+    """Where an AVI, Matroska or WebM file says that it ends; 0 if it does not say."""
+    position = file.tell()
+    file.seek(0)
+    head = file.read(4096)
+    file.seek(position)
+    if head.startswith(b"RIFF"):
+        return 8 + int.from_bytes(head[4:8], "little")
+    start = head.find(_MATROSKA_SEGMENT) + 4
+    if not head.startswith(_MATROSKA) or not 4 < start < len(head) - 8:
+        return 0
+    # The size is as many bytes long as the first has leading zeros, and one more.
+    length = 9 - head[start].bit_length()
+    unknown = (1 << 7 * length) - 1
+    size = int.from_bytes(head[start : start + length], "big") & unknown
+    return 0 if size == unknown else start + length + size
+
+
+def _video(container: InputContainer) -> VideoStream:
+    """The first video, which may not be a cover picture, set up to be decoded."""
+    if container.metadata.get("major_brand", "").strip() in _PHOTO_BRANDS:
+        raise MediaError("HEIC photo", "convert it to JPEG or PNG")
+    videos = [s for s in container.streams.video if not s.disposition & _NO_VIDEO]
+    if not len(container.streams):
+        raise MediaError(DAMAGED, "nothing in it")
+    if not videos:
+        kinds = sorted({stream.type for stream in container.streams})
+        raise MediaError("no video in it", "only " + ", ".join(kinds))
+    stream = videos[0]
+    if stream.codec_context is None:
+        raise MediaError("unknown video codec")
+    # One thread: the processes that decode other files have the other cores. Threads
+    # would hold as many frames more, and tell of an error some frames late.
+    stream.codec_context.thread_type = "NONE"
+    stream.codec_context.thread_count = 1
+    # Stop at errors, where the default is to fill up with something similar.
+    stream.codec_context.options = {"err_detect": "crccheck+explode"}
+    return stream
+
+
+def _decoded(
+    container: InputContainer, stream: VideoStream, *, is_cut: bool
+) -> Iterator[tuple[VideoFrame, bool]]:
+    """Frames, and whether the decoder gave them only when the data had ended."""
+    started = False
+    try:
+        for num_packets, packet in enumerate(container.demux(stream)):
+            # The last packet is an empty one of PyAV's: decode what is held back. An
+            # index that lists more was not written by guess, as are counts of frames.
+            ended = packet.size == 0
+            short = ended and (is_cut or num_packets < len(stream.index_entries))
+            missing = packet.is_corrupt or short
+            for frame in _decode(stream, None if missing else packet, started=started):
+                if frame.is_corrupt and started:
+                    raise DamageError("the decoder had to guess")
+                if frame.is_corrupt:
+                    continue
+                started = True
+                yield frame, ended or missing
+            if missing:
+                raise DamageError("data are missing")
+    except (FFmpegError, ValueError) as error:
+        raise DamageError(_words(error)) from error
+
+
+def _decode(
+    stream: VideoStream, packet: Packet | None, *, started: bool
+) -> list[VideoFrame]:
+    """The frames of a packet; none if it lacks what came before the video began."""
+    try:
+        return stream.decode(packet)
+    except FFmpegError:
+        # A clip cut out of a longer video without being encoded again may have, after
+        # its first key frame, some to be shown before it, which build on what was left
+        # behind. They are no damage; a key frame that does not decode is.
+        if started or packet is None or packet.is_keyframe:
+            raise
+        return []
+
+
+class _Clock:
+    """Times of frames, from their time stamps or, where these are bad, the rate."""
+
+    def __init__(self, rate: Fraction | None):
+        self._rate = rate
+        self._start = Fraction(0)
+        self._last: Fraction | None = None
+        self._longest_step = Fraction(0)
+
+    def time(self, stamp: Fraction | None, *, drained: bool) -> float:
+        """Seconds from the first frame, more for every further frame."""
+        if self._last is None:
+            self._start = self._last = stamp or Fraction(0)
+            return 0.0
+        if stamp is None or stamp <= self._last:
+            if not self._rate:
+                raise MediaError("no time stamps", "and no frame rate")
+            stamp = self._last + 1 / self._rate
+        step = stamp - self._last
+        # A decoder holds frames back that others come before. Where the data end too
+        # soon to have these, it gives the held ones all the same, after a gap.
+        if drained and 0 < 3 * self._longest_step < 2 * step:
+            raise DamageError("data are missing")
+        self._longest_step = max(self._longest_step, step)
+        self._last = stamp
+        return float(stamp - self._start)
+
+
+def _orientation(frame: VideoFrame) -> tuple[bool, bool, bool]:
+    """Whether to swap rows and columns, then turn rows around, then columns."""
+    data = frame.side_data.get("DISPLAYMATRIX")
+    if data is None:
+        return False, False, False
+    matrix = np.frombuffer(bytes(data), np.int32)
+    # Stored (x, y) is shown at (a x + c y, b x + d y).
+    a, b, c, d = (int(matrix[i]) for i in (0, 1, 3, 4))
+    if abs(b) > abs(a):
+        return True, b < 0, c < 0
+    return False, d < 0, a < 0
+
+
+def _rgb(
+    frame: VideoFrame,
+    orientation: tuple[bool, bool, bool],
+    reformatter: VideoReformatter,
+) -> np.ndarray:
+    """The pixels `[h, w, 3]`, upright; what is transparent becomes white."""
+    has_alpha = any(component.is_alpha for component in frame.format.components)
+    converted = reformatter.reformat(
+        frame,
+        format="rgba" if has_alpha else "rgb24",
+        src_colorspace=_matrix(frame),
+        dst_colorspace=_matrix(frame),
+        threads=1,
+    )
+    array = converted.to_ndarray()
+    if has_alpha:
+        alpha = array[..., 3:].astype(np.uint16)
+        array = ((array[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(
+            np.uint8
+        )
+    swap, turn_rows, turn_columns = orientation
+    if swap:
+        array = array.transpose(1, 0, 2)
+    array = array[:: -1 if turn_rows else 1, :: -1 if turn_columns else 1]
+    return np.ascontiguousarray(array)
+
+
+def _check_colors(frame: VideoFrame) -> None:
+    if frame.colorspace not in _KNOWN_MATRIX | _UNKNOWN_MATRIX:
+        raise MediaError("unsupported colours", f"matrix {frame.colorspace}")
+
+
+def _matrix(frame: VideoFrame) -> int:
+    """From brightness and colour differences to RGB; as players guess, if unknown."""
+    if frame.colorspace in _KNOWN_MATRIX:
+        return frame.colorspace
+    large = frame.width >= 1280 or frame.height > 576
+    return Colorspace.ITU709 if large else Colorspace.ITU601
+
+
+def _words(error: Any) -> str:
+    # Without the name of the file, which is not given to FFmpeg.
+    return getattr(error, "strerror", None) or str(error)

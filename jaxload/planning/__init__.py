@@ -1,0 +1,1 @@
+"""From a config and its samples to a plan."""

@@ -1,0 +1,130 @@
+"""What people look at of a cost fit: its points as a table, its errors as a picture."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+from rich.console import Console
+from rich.table import Table
+
+from jaxload.balance.regression import CostFit, FittedPoint
+
+# Attributes of a point, what the law is called and its colour.
+_LAWS = (
+    ("two_term", "two terms", "#1f5f99"),
+    ("power_law", "power law", "#c4571b"),
+)
+
+
+def print_fit(fit: CostFit, console: Console) -> None:
+    """Prints every point beside what both laws say, then the laws themselves."""
+    table = Table(title=f"Micro-step times, {fit.cost.source}", box=None)
+    names = ("batch", "tokens", "measured ms", "two terms ms", "error")
+    for name in (*names, "power law ms", "error"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for point in fit.points:
+        table.add_row(
+            f"{point.batch:,}",
+            f"{point.tokens:,}",
+            f"{1e3 * point.seconds:,.2f}",
+            f"{1e3 * point.two_term:,.2f}",
+            f"{point.two_term_residual:+.1%}",
+            f"{1e3 * point.power_law:,.2f}",
+            f"{point.power_law_residual:+.1%}",
+            "kept out" if point.held_out else "",
+        )
+    console.print(table)
+    for line in _describe_laws(fit):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _describe_laws(fit: CostFit) -> list[str]:
+    cost, power = fit.cost, fit.power_law
+    exponents = (
+        cost.exponent(np.array([tokens]))
+        for tokens in (fit.points[0].tokens, fit.points[-1].tokens)
+    )
+    ends = " to ".join(f"{exponent:.2f}" for exponent in exponents)
+    laws = (
+        (
+            f"two terms: c0 {cost.fixed:.3g} s, a {cost.per_token:.3g} s, b "
+            f"{cost.per_token_squared:.3g} s; its local p goes from {ends}",
+            fit.cost_goodness,
+        ),
+        (
+            f"power law: c {power.fixed:.3g} s, k {power.scale:.3g} s, p "
+            f"{power.exponent:.2f}",
+            fit.power_law_goodness,
+        ),
+    )
+    return [
+        f"{text}; R^2 {goodness.r2:.4f}, error on points kept out "
+        f"{goodness.held_out_error:.1%}"
+        for text, goodness in laws
+    ]
+
+
+def draw_fit(fit: CostFit, path: Path) -> None:
+    """Draws predicted against measured times, and the errors by length."""
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    _draw_predictions(left, fit.points)
+    _draw_residuals(right, fit.points)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=120)
+
+
+def _draw_predictions(axes: Axes, points: Sequence[FittedPoint]) -> None:
+    measured = np.array([1e3 * point.seconds for point in points])
+    ends = [measured.min(), measured.max()]
+    axes.plot(ends, ends, color="#999999", linewidth=1)
+    for name, label, color in _LAWS:
+        predicted = np.array([1e3 * getattr(point, name) for point in points])
+        _scatter(axes, measured, predicted, points, label=label, color=color)
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlabel="measured ms",
+        ylabel="predicted ms",
+        title="Micro-step time; hollow: kept out of the fit",
+    )
+    axes.legend(frameon=False)
+
+
+def _draw_residuals(axes: Axes, points: Sequence[FittedPoint]) -> None:
+    tokens = np.array([point.tokens for point in points], float)
+    axes.axhline(0, color="#999999", linewidth=1)
+    for side, (name, label, color) in zip((0.97, 1.03), _LAWS, strict=True):
+        errors = [1e2 * getattr(point, f"{name}_residual") for point in points]
+        # Moved a little apart, so that neither law hides the other.
+        _scatter(
+            axes, tokens * side, np.array(errors), points, label=label, color=color
+        )
+    axes.set(
+        xscale="log",
+        xlabel="tokens of a sample",
+        ylabel="error, %",
+        title="Predicted less measured",
+    )
+    lengths = np.unique(tokens)
+    axes.set_xticks(lengths, [f"{length:,.0f}" for length in lengths])
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _scatter(
+    axes: Axes,
+    x: np.ndarray,
+    y: np.ndarray,
+    points: Sequence[FittedPoint],
+    *,
+    label: str,
+    color: str,
+) -> None:
+    held_out = np.array([point.held_out for point in points])
+    axes.plot(x[~held_out], y[~held_out], "o", color=color, label=label)
+    axes.plot(x[held_out], y[held_out], "o", color=color, fillstyle="none")

@@ -1,0 +1,147 @@
+"""The plan as people look at it: a table, what is left out, and a figure."""
+
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from jaxload.balance.bucket import Bucket
+from jaxload.planning.plan import Plan
+
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+
+
+def print_plan(plan: Plan, console: Console) -> None:
+    """Prints the catalogue, then what it leaves out and why."""
+    title = f"Catalogue for {plan.num_replicas} replica(s), {plan.config.policy}"
+    table = Table(title=title, box=None)
+    columns = ["shape", "pixels", "tokens", "batch", plan.cost_model.unit]
+    with_bytes = any(bucket.num_bytes for bucket in plan.buckets)
+    columns += ["bytes"] if with_bytes else ["in memory"]
+    for name in (*columns, "samples", "work"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for bucket, share in zip(plan.buckets, plan.work_shares(), strict=True):
+        memory = bucket.num_bytes or bucket.shape.tokens * bucket.batch
+        table.add_row(
+            str(bucket.shape),
+            "x".join(map(str, bucket.shape.pixels)),
+            f"{bucket.shape.tokens:,}",
+            f"{bucket.batch:,}",
+            format_cost(bucket.cost, plan.cost_model.unit),
+            f"{memory:,}",
+            f"{bucket.num_samples:,}",
+            f"{share:.1%}",
+            "over" if bucket.over_budget else "",
+        )
+    console.print(table)
+    for line in (*_over_budget(plan), *_sources(plan)):
+        console.print(line, highlight=False, soft_wrap=True)
+    _print_left_out(plan, console)
+    if plan.idle_shares:
+        shares = ", ".join(f"{k} {v:.2%}" for k, v in plan.idle_shares.items())
+        console.print(f"predicted idle share: {shares}", highlight=False)
+
+
+def format_cost(cost: float, unit: str) -> str:
+    """A cost with three digits, in the unit of its model."""
+    if unit == "s":
+        return f"{cost:.3g}"
+    for size, letter in _UNITS:
+        if cost >= size:
+            return f"{cost / size:.3g} {letter}"
+    return f"{cost:.3g}"
+
+
+def draw_plan(plan: Plan, path: Path) -> None:
+    """Draws what each bucket costs, and its share of samples and work."""
+    figure = Figure(figsize=(11, 1.5 + 0.28 * len(plan.buckets)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    _draw_costs(left, plan)
+    places = range(len(plan.buckets))
+    samples = sum({b.shape: b.num_samples for b in plan.buckets}.values())
+    right.barh(
+        [p + 0.2 for p in places],
+        [100 * b.num_samples / samples for b in plan.buckets],
+        height=0.4,
+        label="samples of its shape",
+        color="#9db4c0",
+    )
+    right.barh(
+        [p - 0.2 for p in places],
+        [100 * share for share in plan.work_shares()],
+        height=0.4,
+        label="work",
+        color="#c4571b",
+    )
+    right.set(xlabel="% of an epoch")
+    right.legend(frameon=False)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(
+        f"{len(plan.buckets)} programs, {plan.config.policy}, "
+        f"{plan.num_replicas} replicas"
+    )
+    figure.savefig(path, dpi=110)
+
+
+def _draw_costs(axes: Axes, plan: Plan) -> None:
+    places = range(len(plan.buckets))
+    axes.barh(places, [b.cost for b in plan.buckets], color="#2f6f73")
+    axes.set_yticks(places, [_label(b) for b in plan.buckets], fontsize=7)
+    axes.set(xlabel=f"{plan.cost_model.unit} of a micro-batch")
+    if plan.budget:
+        axes.axvline(plan.budget, color="#c4571b", linewidth=1.5)
+        axes.annotate("budget", (plan.budget, len(plan.buckets) - 0.4), fontsize=8)
+
+
+def _label(bucket: Bucket) -> str:
+    frames, height, width = bucket.shape.pixels
+    return f"{frames}x{height}x{width}  x{bucket.batch}"
+
+
+def _over_budget(plan: Plan) -> list[str]:
+    """What would help the buckets of which one sample is already too much."""
+    over = [str(bucket.shape) for bucket in plan.buckets if bucket.over_budget]
+    if not over:
+        return []
+    return [
+        f"over budget at batch 1: {', '.join(over)}; raise the budget, shard their "
+        "sequences over more devices, or use remat"
+    ]
+
+
+def _sources(plan: Plan) -> list[str]:
+    """Each budget and model with where it comes from."""
+    lines = [f"memory: {plan.sources['memory']}"]
+    if plan.budget:
+        unit = plan.cost_model.unit
+        budget = format_cost(plan.budget, unit) + unit
+        if plan.config.rule == "dual" and plan.config.policy == "lockstep":
+            budget = f"{plan.budget:.4g} tokens^p"
+        lines.append(
+            f"compute budget: {budget}, {plan.sources['budget']}; batches "
+            f"{plan.sources['batch']}"
+        )
+    lines.append(f"cost: {plan.sources['cost']}")
+    return lines
+
+
+def _print_left_out(plan: Plan, console: Console) -> None:
+    kept = sum({b.shape: b.num_samples for b in plan.buckets}.values())
+    lost = sum(left_out.count for left_out in plan.left_out)
+    console.print(
+        f"kept {kept:,} samples and {plan.kept_content:.1%} of the content that all "
+        f"candidate shapes keep, left out {lost:,}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for left_out in plan.left_out:
+        console.print(
+            f"  left out {left_out.count:,}: {left_out.reason}, such as "
+            f"{'; '.join(left_out.examples)}",
+            highlight=False,
+            soft_wrap=True,
+        )

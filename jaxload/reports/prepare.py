@@ -1,0 +1,138 @@
+"""What a preparation came to: a table, a list of all that was not kept, a picture."""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.table import Table
+
+from jaxload.codecs.codec import Codec, load_codec
+from jaxload.data.manifest import Manifest, read_manifest
+from jaxload.data.record import decode_record
+from jaxload.data.source import open_records
+from jaxload.files import write_atomically
+from jaxload.media.captions import shown
+from jaxload.media.preparing import Prepared
+from jaxload.shapes.shape import Shape
+
+_NUM_EXAMPLES = 3
+_MAX_ROWS = 12  # Shapes that the preview shows.
+_COLUMNS = 3  # Frames of each: the first, the middle and the last.
+
+
+def print_prepared(prepared: Prepared, console: Console) -> None:
+    """Prints what was kept by shape, and what was not by reason."""
+    table = Table(title="Prepared clips", box=None, padding=(0, 1))
+    for name in ("shape", "pixels", "tokens", "clips", "frames"):
+        table.add_column(name, justify="right")
+    for shape in sorted(prepared.counts, key=lambda shape: (shape.tokens, shape)):
+        frames, height, width = shape.pixels
+        count = prepared.counts[shape]
+        table.add_row(
+            str(shape),
+            f"{frames}x{height}x{width}",
+            f"{shape.tokens:,}",
+            f"{count:,}",
+            f"{count * frames:,}",
+        )
+    console.print(table)
+    for line in _lines(prepared):
+        # File names may have brackets, which are no markup.
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _lines(prepared: Prepared) -> Iterator[str]:
+    frames, num_clips = prepared.frames, sum(prepared.counts.values())
+    yield (
+        f"kept {num_clips:,} clips of {prepared.num_used:,} files of "
+        f"{prepared.num_files:,}, "
+        f"{prepared.num_bytes / 1e6:,.1f} MB"
+    )
+    yield (
+        f"frames: {frames.decoded:,} decoded, {frames.kept:,} kept; left out "
+        f"{frames.resampled:,} to come to the model's rate, {frames.uneven:,} beyond "
+        f"the last 4k+1, {frames.beyond_shape:,} beyond the frames of a shape, "
+        f"{frames.left_out:,} in what is not a clip"
+    )
+    for outcome, reason, names in _groups(prepared):
+        examples = ", ".join(map(shown, names[:_NUM_EXAMPLES]))
+        yield f"  {outcome} {len(names):,}: {reason}, such as {examples}"
+
+
+def _groups(prepared: Prepared) -> Iterator[tuple[str, str, list[str]]]:
+    """Names by what happened to them and why, the most frequent first."""
+    groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for outcome, name, reason, _ in _rows(prepared):
+        groups[outcome, reason].append(name)
+    order = ("bad", "left out", "noted")
+    for outcome, reason in sorted(
+        groups, key=lambda group: (order.index(group[0]), -len(groups[group]), group)
+    ):
+        yield outcome, reason, groups[outcome, reason]
+
+
+def _rows(prepared: Prepared) -> Iterator[tuple[str, str, str, str]]:
+    for problem in prepared.problems:
+        outcome = "bad" if problem.bad else "noted"
+        yield outcome, problem.name, problem.reason, problem.detail
+    for clip in prepared.left_out:
+        yield "left out", clip.id, clip.reason, clip.detail
+
+
+def write_report(prepared: Prepared, out: Path) -> Path:
+    """Writes every file and clip that was not simply kept, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(["outcome", "name", "reason", "detail"])
+    writer.writerows(sorted(_rows(prepared)))
+    path = out / "report.csv"
+    write_atomically(path, text.getvalue())
+    return path
+
+
+def draw_preview(out: Path) -> Path:
+    """Draws a clip of each shape as the model will see it: decoded from its record."""
+    manifest = read_manifest(out)
+    codec = load_codec(manifest.fingerprint["codec"])
+    shapes = _most_frequent(manifest)
+    size = (2 * _COLUMNS, 1.3 * len(shapes))
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(shapes), _COLUMNS, squeeze=False)
+    for axes, (row, pictures) in zip(
+        grid, _pictures(manifest, shapes, codec), strict=True
+    ):
+        for place, picture in zip(axes, pictures, strict=False):
+            place.imshow(picture)
+        for place in axes:
+            place.axis("off")
+        axes[0].set_title(row, fontsize=8, loc="left", parse_math=False)
+    path = out / "preview.png"
+    figure.savefig(path, dpi=100)
+    return path
+
+
+def _most_frequent(manifest: Manifest) -> list[Shape]:
+    rows = manifest.rows_by_shape
+    common = sorted(rows, key=lambda shape: (-len(rows[shape]), shape))[:_MAX_ROWS]
+    return sorted(common, key=lambda shape: (shape.tokens, shape))
+
+
+def _pictures(
+    manifest: Manifest, shapes: Iterable[Shape], codec: Codec
+) -> Iterator[tuple[str, list[np.ndarray]]]:
+    records = open_records(manifest)
+    ids = manifest.read_column("id")
+    for shape in shapes:
+        row = int(manifest.rows_by_shape[shape][0])
+        latent = decode_record(records[row]).latent
+        video = codec.decode(latent.astype(np.float32))
+        chosen = sorted({0, len(video) // 2, len(video) - 1})
+        # The figure's font has not every letter that a file's name may have.
+        name = ids[row].as_py().encode("ascii", "backslashreplace").decode()
+        title = f"{'x'.join(map(str, shape.pixels))}  {name}"
+        yield title, [video[i] for i in chosen]

@@ -1,0 +1,1 @@
+"""A training run, from its config to its files."""

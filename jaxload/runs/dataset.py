@@ -1,0 +1,66 @@
+"""Opens the data set of a config, drawing and preparing it first where it says so."""
+
+from typing import Any
+
+from rich.console import Console
+
+from jaxload.config import Config
+from jaxload.console import phase
+from jaxload.data.manifest import FILE_NAME, Manifest, read_manifest
+from jaxload.errors import InputError
+from jaxload.media.preparation import Preparation
+from jaxload.media.preparing import prepare, runner
+from jaxload.media.synthetic import ORIGIN, SyntheticConfig, draw_media
+from jaxload.media.walking import list_media
+
+
+def open_dataset(config: Config, console: Console) -> Manifest:
+    """Returns the manifest of a data set whose shards are all there."""
+    directory, synthetic = config.data.directory, config.synthetic
+    if synthetic is not None and not (directory / FILE_NAME).exists():
+        _draw_and_prepare(config, synthetic, console)
+    manifest = read_manifest(directory)
+    if synthetic is not None:
+        found, wanted = manifest.fingerprint.get("origin"), synthetic.origin()
+        if found != wanted:
+            raise InputError(
+                f"data set {directory}: was made of media {found}, this config wants "
+                f"{wanted}; choose another data.path, or remove the data set and its "
+                "media to have them drawn again"
+            )
+    return manifest
+
+
+def make_preparation(config: Config, **others: Any) -> Preparation:
+    """How a config's model takes media; `others` are fields of a preparation."""
+    fields = {
+        "codec": config.data.codec,
+        "text_encoder": config.data.text_encoder,
+        "text_dim": config.model.text_dim,
+        "rules": config.shapes,
+        "max_shapes": config.balance.max_buckets,
+    }
+    return Preparation(**(fields | others))
+
+
+def _draw_and_prepare(
+    config: Config, synthetic: SyntheticConfig, console: Console
+) -> None:
+    out = config.data.directory
+    media = out.with_name(f"{out.name}-media")
+    if not media.exists():
+        with phase(console, f"drawing {media}", synthetic.num_samples) as advance:
+            draw_media(synthetic, media, fps=config.shapes.fps, on_file=advance)
+    found = (media / ORIGIN).read_text() if (media / ORIGIN).exists() else "others"
+    if found != synthetic.origin():
+        raise InputError(
+            f"media {media}: are {found}, this config wants {synthetic.origin()}; "
+            "choose another data.path, or remove the media to have them drawn again"
+        )
+    prepare(
+        make_preparation(config, media=media, out=out, origin=synthetic.origin()),
+        list_media(media),
+        run=runner(num_workers=0),
+        max_bad_share=0.0,
+        console=console,
+    )

@@ -1,0 +1,108 @@
+"""What a run starts from: weights of others, noise, or its own checkpoint."""
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+from jax.stages import Compiled
+from rich.console import Console
+
+from jaxload.config import Config
+from jaxload.console import phase
+from jaxload.errors import InputError
+from jaxload.models import MMDiTConfig, ModelConfig, weights
+from jaxload.runs.workdir import WorkDir
+from jaxload.training.checkpoint import Checkpoints
+from jaxload.training.programs import Origin, abstract_state, split_trained
+from jaxload.training.step import Sums, Trainer, TrainState
+
+
+def find_origin(config: Config, workdir: WorkDir) -> Origin:
+    """What the run's first state is to be made of."""
+    if workdir.has_checkpoint:
+        return "checkpoint"
+    return "weights" if config.train.weights else "noise"
+
+
+def check_start(config: Config, origin: Origin) -> None:
+    """Refuses a model that cannot be trained, or weights that are of another one."""
+    _check_conditions(config.model)
+    model = config.model
+    if model.lora_rank and origin == "noise":
+        raise InputError(
+            f"model.lora_rank={model.lora_rank}: expected weights to adapt; set "
+            "train.weights, or model.lora_rank=0 to train the whole model"
+        )
+    if model.param_dtype != "float32" and not model.lora_rank:
+        raise InputError(
+            f"model.param_dtype={model.param_dtype}: expected float32 to train the "
+            "whole model: small updates would be lost; set model.param_dtype=float32"
+        )
+    if origin == "weights":
+        try:
+            weights.check(config.train.weights, model)
+        except InputError as error:
+            raise InputError(f"train.weights: {error}") from error
+
+
+def _check_conditions(model: ModelConfig) -> None:
+    """Refuses a model that asks for more than latents and text."""
+    if isinstance(model, MMDiTConfig):
+        asked = {
+            "guidance": (model.guidance, False),
+            "pooled_dim": (model.pooled_dim, model.text_dim),
+        }
+    else:
+        asked = {
+            "condition_channels": (model.condition_channels, 0),
+            "image_dim": (model.image_dim, 0),
+        }
+    for name, (got, expected) in asked.items():
+        if got != expected:
+            raise InputError(
+                f"model.{name}={got}: expected {expected} to train: data sets hold "
+                f"latents and text alone; set model.{name}={expected}"
+            )
+
+
+def begin(
+    origin: Origin,
+    init: Compiled,
+    config: Config,
+    trainer: Trainer,
+    mesh: Mesh,
+    checkpoints: Checkpoints,
+    console: Console,
+) -> tuple[TrainState, Sums]:
+    """The state and the empty sums before the first step, on the devices.
+
+    Args:
+        init: `programs.lower_init` of the same origin, compiled.
+    """
+    if origin == "checkpoint":
+        sums, step = init(), checkpoints.latest_step()
+        assert step is not None
+        return checkpoints.restore(step, abstract_state(config, trainer, mesh)), sums
+    given = load_start(config, trainer, mesh, console) if origin == "weights" else ()
+    state, sums = init(*given)  # From here on the arrays of `given` are no more.
+    if jax.tree.leaves(state.frozen):
+        with phase(console, "saving frozen parameters", 1) as advance:
+            checkpoints.save_frozen(state)
+            advance()
+    return state, sums
+
+
+def load_start(
+    config: Config, trainer: Trainer, mesh: Mesh, console: Console
+) -> tuple[nnx.State, nnx.State]:
+    """The parameters that a run starts from: trained ones, and frozen ones."""
+    like = abstract_state(config, trainer, mesh).model
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, nnx.merge_state(*like))
+    with phase(console, "loading weights", 1) as advance:
+        model = weights.load(
+            config.train.weights,
+            config.model,
+            shardings=shardings,
+            rngs=nnx.Rngs(config.train.seed),
+        )
+        advance()
+    return split_trained(model)

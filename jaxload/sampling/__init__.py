@@ -1,0 +1,1 @@
+"""Draws clips from a model."""

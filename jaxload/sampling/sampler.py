@@ -1,0 +1,83 @@
+"""Draws latents from a model: follows its velocity from noise to a sample."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxload.errors import InputError
+from jaxload.shapes.shape import Shape
+from jaxload.training.objective import NUM_TIMESTEPS, draw_noise, shift_sigma
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SampleConfig:
+    """What is drawn at the end of a run, and by `jaxload.sample`."""
+
+    caption: str
+    """What the sample should show."""
+
+    shape: str
+    """Latent frames x height x width; a clip has four frames a latent frame."""
+
+    num_steps: int = 20
+    """Steps from noise to sample."""
+
+    guidance: float = 2.0
+    """How far to go beyond the captionless prediction; 1 is plain sampling."""
+
+    seed: int = 0
+    """Of the noise that the sample starts from."""
+
+    def __post_init__(self):
+        try:
+            Shape.parse(self.shape)
+        except InputError as error:
+            raise InputError(f"sample.shape: {error}") from error
+        if not 0 <= self.seed < 2**31:
+            raise InputError(f"sample.seed={self.seed}: expected 0 to 2^31 - 1")
+        if self.num_steps < 1:
+            raise InputError(f"sample.num_steps={self.num_steps}: expected 1 or more")
+
+
+Sampler = Callable[[tuple[Any, ...], Array, Array], Array]
+
+
+def make_sampler(
+    graphdef: nnx.GraphDef, config: SampleConfig, *, channels: int, shift: float
+) -> Sampler:
+    """Returns `(params, text, seed) -> latent`, to be compiled by the caller."""
+    shape = Shape.parse(config.shape)
+    latent_shape = (1, shape.frames, shape.height, shape.width, channels)
+
+    def sample(
+        params: tuple[Any, ...], text_TE: Float[Array, "t e"], seed: Int[Array, ""]
+    ) -> Float[Array, "f h w c"]:
+        # With and without the caption, as a batch of two.
+        text_2TE = jnp.stack([text_TE, jnp.zeros_like(text_TE)])
+        sigmas = shift_sigma(
+            jnp.linspace(1.0, 0.0, config.num_steps + 1, dtype=jnp.float32), shift
+        )
+
+        def euler_step(latent_1FHWC, ends):
+            sigma, next_sigma = ends
+            # A copy: the parameters belong to the trace outside of this scan.
+            model = nnx.merge(graphdef, *params, copy=True)
+            velocity = model(
+                jnp.repeat(latent_1FHWC, 2, axis=0),
+                jnp.full(2, NUM_TIMESTEPS * sigma),
+                text_2TE,
+            )
+            with_text, without = velocity[:1], velocity[1:]
+            guided = without + config.guidance * (with_text - without)
+            return latent_1FHWC + (next_sigma - sigma) * guided, None
+
+        noise = draw_noise(jax.random.key(seed), latent_shape)
+        latent, _ = jax.lax.scan(euler_step, noise, (sigmas[:-1], sigmas[1:]))
+        return latent[0]
+
+    return sample

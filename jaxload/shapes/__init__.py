@@ -1,0 +1,1 @@
+"""Latent shapes: their rules, the clips that fill them, and which to use."""

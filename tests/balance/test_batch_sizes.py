@@ -1,0 +1,261 @@
+"""Tests of jaxload.balance.batch_sizes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxload.balance.architecture import CrossArchitecture, analytic_cost
+from jaxload.balance.batch_sizes import (
+    BalanceConfig,
+    Catalogue,
+    choose_batches,
+    expected_idle,
+)
+from jaxload.errors import InputError
+from jaxload.models import preset
+from jaxload.planning.analytic_cost import architecture_of
+from jaxload.shapes.shape import Shape
+
+COST = analytic_cost(
+    CrossArchitecture(
+        width=128, depth=4, mlp_width=512, num_text_tokens=12, text_dim=64
+    )
+)
+CONFIG = BalanceConfig(max_tokens=640, max_compute_tokens=512)
+SHAPES = st.builds(
+    lambda f, h, w: Shape(f, 2 * h, 2 * w),
+    st.integers(1, 20),
+    st.integers(1, 8),
+    st.integers(1, 8),
+)
+COUNTS = st.dictionaries(SHAPES, st.integers(1, 1_000), min_size=1, max_size=12)
+RULES = st.sampled_from(["equal-token", "dual", "dual-cost"])
+
+WAN_LIKE = analytic_cost(architecture_of(preset("wan2.1-t2v-14b")))
+
+
+def choose(counts, *, config=CONFIG, num_replicas=1, max_batch=None) -> Catalogue:
+    shapes = sorted(counts, key=lambda shape: (shape.tokens, shape))
+    return choose_batches(
+        shapes,
+        [counts[shape] for shape in shapes],
+        config=config,
+        cost_model=COST,
+        max_batch=max_batch or (lambda shape: config.max_tokens // shape.tokens),
+        num_replicas=num_replicas,
+    )
+
+
+def fits_any(counts, config) -> bool:
+    return min(shape.tokens for shape in counts) <= config.max_tokens
+
+
+def obeys(batch: int, tokens: int, rule: str, config: BalanceConfig, exponent) -> bool:
+    """Whether a micro-batch is within the budgets of a rule."""
+    longest = config.max_compute_tokens
+    fits = batch * tokens <= config.max_tokens
+    if rule == "dual":
+        fits &= batch * tokens**exponent <= longest**exponent * (1 + 1e-9)
+    if rule == "dual-cost":
+        fits &= batch * COST.sample(tokens) <= COST.sample(longest) * (1 + 1e-9)
+    return bool(fits)
+
+
+@settings(max_examples=60, deadline=None)
+@given(COUNTS, RULES, st.integers(1, 64), st.sampled_from([0.0, 1.0, 1.5, 2.0]))
+def test_a_batch_is_the_largest_within_both_budgets(
+    counts, rule, num_replicas, exponent
+):
+    config = dataclasses.replace(CONFIG, rule=rule, exponent=exponent)
+    if not fits_any(counts, config):
+        return
+    catalogue = choose(counts, config=config, num_replicas=num_replicas)
+    if rule == "dual" and exponent:
+        assert catalogue.exponent == exponent
+    assert [b.shape.tokens for b in catalogue.buckets] == sorted(
+        shape.tokens for shape in counts
+    )
+    for bucket in catalogue.buckets:
+        tokens, available = bucket.shape.tokens, counts[bucket.shape] // num_replicas
+        options = (tokens, rule, config, catalogue.exponent)
+        # All batches there could be, tried one by one.
+        best = max((b for b in range(1, 641) if obeys(b, *options)), default=0)
+        assert bucket.batch == max(1, min(best, available))
+        assert bucket.over_budget == (not obeys(1, *options))
+        assert bucket.num_samples == counts[bucket.shape]
+        assert bucket.cost == pytest.approx(COST(bucket.batch, tokens))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 2_000), st.integers(2, 1_500), st.floats(1.05, 2.0), st.floats(1, 8)
+)
+def test_memory_binds_below_the_crossover_and_compute_above(
+    tokens, longest, exponent, headroom
+):
+    max_tokens = int(longest * headroom)
+    config = BalanceConfig(
+        max_tokens=max_tokens,
+        max_compute_tokens=longest,
+        rule="dual",
+        exponent=exponent,
+    )
+    shape = Shape(tokens, 2, 2)
+    # The shortest shape fits in any case.
+    counts = {Shape(1, 2, 2): 10**6, shape: 10**6}
+    bucket = choose(counts, config=config).buckets[-1]
+    by_memory, by_compute = max_tokens / tokens, (longest / tokens) ** exponent
+    crossover = (longest**exponent / max_tokens) ** (1 / (exponent - 1))
+    binding = by_memory if tokens <= crossover else by_compute
+    assert binding == pytest.approx(min(by_memory, by_compute), rel=1e-6)
+    # The floor of a quotient, or one less or more where rounding decides.
+    expected = {max(1, int(binding * (1 + e))) for e in (-1e-9, 0.0, 1e-9)}
+    assert bucket.batch in expected
+
+
+@pytest.mark.parametrize("exponent", [1.0, 1.31, 1.5, 2.0])
+def test_dual_equals_equal_token_when_memory_holds_the_longest_only(exponent):
+    counts = {Shape(f, 8, 8): 10_000 for f in (1, 2, 3, 5, 8, 13, 21)}
+    longest = max(shape.tokens for shape in counts)
+    dual = BalanceConfig(
+        max_tokens=longest,
+        max_compute_tokens=longest,
+        rule="dual",
+        exponent=exponent,
+    )
+    plain = dataclasses.replace(dual, rule="equal-token")
+    assert choose(counts, config=dual).buckets == choose(counts, config=plain).buckets
+
+
+def test_a_sample_over_a_budget_is_run_alone_and_flagged():
+    counts = {Shape(1, 8, 8): 9, Shape(36, 8, 8): 9, Shape(64, 8, 8): 9}
+    for rule, flags in (
+        ("equal-token", [False, False, True]),
+        ("dual", [False, True, True]),
+        ("dual-cost", [False, True, True]),
+    ):
+        config = dataclasses.replace(CONFIG, rule=rule)
+        buckets = choose(counts, config=config).buckets
+        assert [b.over_budget for b in buckets] == flags
+        assert [b.batch for b in buckets][1:] == [1, 1]
+
+
+def test_a_batch_leaves_a_micro_batch_for_each_replica():
+    (bucket,) = choose({Shape(1, 8, 8): 9}, num_replicas=4).buckets
+    assert bucket.batch == 2
+    (bucket,) = choose({Shape(1, 8, 8): 3}, num_replicas=4).buckets
+    assert bucket.batch == 1
+
+
+def test_the_memory_of_a_device_may_say_what_fits():
+    counts = {Shape(1, 8, 8): 1_000, Shape(2, 8, 8): 1_000}
+    limits = {16: 7, 32: 2}
+    catalogue = choose(counts, max_batch=lambda shape: limits[shape.tokens])
+    assert [b.batch for b in catalogue.buckets] == [7, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, r"balance.max_tokens=640: not one sample of 64x8x8, 1024 tokens, fits"),
+        ({"max_bytes": 5}, r"balance.max_bytes=5: not one sample of 64x8x8"),
+    ],
+    ids=["tokens", "bytes"],
+)
+def test_a_budget_that_nothing_fits_is_an_error(options, message):
+    config = dataclasses.replace(CONFIG, **options)
+    with pytest.raises(InputError, match=message):
+        choose({Shape(64, 8, 8): 9, Shape(65, 8, 8): 9}, config=config)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    st.dictionaries(SHAPES, st.integers(64, 10_000), min_size=2, max_size=8),
+    st.sampled_from(["dual", "dual-cost"]),
+    st.integers(0, 99),
+)
+def test_no_random_budget_is_better_than_the_one_that_is_searched(counts, rule, seed):
+    num_replicas = 16
+    longest = max(shape.tokens for shape in counts)
+    config = BalanceConfig(max_tokens=2 * longest, rule=rule, exponent=1.5)
+
+    def idle_of(catalogue: Catalogue) -> float:
+        return expected_idle(
+            np.array([b.cost for b in catalogue.buckets]),
+            np.array([b.num_samples / b.batch for b in catalogue.buckets]),
+            num_replicas,
+        )
+
+    searched = choose(counts, config=config, num_replicas=num_replicas)
+    rng = np.random.default_rng(seed)
+    for tokens in rng.uniform(longest, 4 * longest, 200):
+        fixed = dataclasses.replace(config, max_compute_tokens=int(tokens))
+        other = choose(counts, config=fixed, num_replicas=num_replicas)
+        assert idle_of(searched) <= idle_of(other) + 1e-3
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0.1, 10.0), st.floats(0.01, 1.0)), min_size=1, max_size=6
+    ),
+    st.integers(1, 16),
+    st.integers(0, 99),
+)
+def test_expected_idle_against_drawing(buckets, num_replicas, seed):
+    cost, weight = np.array(buckets).T
+    rng = np.random.default_rng(seed)
+    drawn = rng.choice(cost, (20_000, num_replicas), p=weight / weight.sum())
+    # Standard error of a ratio of means over 20,000 steps: below 0.01 by far.
+    expected = 1 - drawn.mean() / drawn.max(axis=1).mean()
+    assert expected_idle(cost, weight, num_replicas) == pytest.approx(
+        expected, abs=0.03
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("max_tokens", 0, r"balance.max_tokens=0: expected 1 or more"),
+        ("max_buckets", 0, r"balance.max_buckets=0: expected 1 or more"),
+        ("max_bytes", -1, r"balance.max_bytes=-1: expected 0 or more"),
+        ("max_programs", -1, r"balance.max_programs=-1: expected 0 or more"),
+        ("max_compute_tokens", -1, r"balance.max_compute_tokens=-1: expected 0"),
+        ("exponent", 0.5, r"balance.exponent=0.5: expected 1.0 or more"),
+    ],
+)
+def test_rejects_budgets_that_make_no_sense(field, value, message):
+    with pytest.raises(InputError, match=message):
+        dataclasses.replace(CONFIG, **{field: value})
+
+
+def test_the_power_of_dual_is_fitted_to_the_cost_model():
+    shapes = [Shape(frames, 60, 104) for frames in (1, 5, 13, 21)]
+    catalogue = choose_batches(
+        shapes,
+        [1_000] * 4,
+        config=BalanceConfig(max_tokens=70_000, rule="dual"),
+        cost_model=WAN_LIKE,
+        max_batch=lambda shape: 70_000 // shape.tokens,
+        num_replicas=1,
+    )
+    tokens = np.array([shape.tokens for shape in shapes])
+    assert catalogue.exponent == pytest.approx(WAN_LIKE.exponent(tokens))
+    assert 1.2 < catalogue.exponent < 1.5
+
+
+def test_the_budget_of_a_fitted_cost_has_its_fixed_part():
+    cost = dataclasses.replace(WAN_LIKE, fixed=float(WAN_LIKE(1, 1_560)))
+    catalogue = choose_batches(
+        [Shape(1, 60, 104), Shape(21, 60, 104)],
+        [1_000] * 2,
+        config=BalanceConfig(max_tokens=70_000),
+        cost_model=cost,
+        max_batch=lambda shape: 70_000 // shape.tokens,
+        num_replicas=1,
+    )
+    assert max(b.cost for b in catalogue.buckets) <= catalogue.budget * (1 + 1e-9)
+    assert catalogue.budget - cost.fixed >= cost.sample(32_760) * (1 - 1e-9)

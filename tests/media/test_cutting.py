@@ -1,0 +1,130 @@
+"""Tests of jaxload.media.cutting."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxload.media.cutting import BAD_TIMES, TOO_SLOW, FrameCount, cut_file, num_usable
+from jaxload.media.frames import Scan
+from jaxload.shapes.clips import ClipCounter, Columns, ShapeRules
+from jaxload.shapes.cover import ASPECT, TOO_SHORT, TOO_SMALL
+from jaxload.shapes.shape import Shape
+
+RULES = ShapeRules(max_frames=17, min_rest_frames=5)
+SHAPES = (Shape(1, 8, 8), Shape(2, 8, 8), Shape(5, 8, 8))
+
+
+def scan_of(num_frames: int, *, fps=16.0, height=64, width=64) -> Scan:
+    seconds = (num_frames - 1) / fps
+    return Scan(num_frames=num_frames, height=height, width=width, seconds=seconds)
+
+
+def spans(num_frames: int, **options) -> list[tuple[str, int, str]]:
+    cutting = cut_file("a.mp4", scan_of(num_frames, **options), SHAPES, RULES)
+    return [(clip.id, clip.first, str(clip.shape)) for clip in cutting.clips]
+
+
+def test_a_file_that_gives_one_clip_lends_it_its_name():
+    assert spans(1) == [("a.mp4", 0, "1x8x8")]
+    assert spans(17) == [("a.mp4", 0, "5x8x8")]
+    assert spans(20) == [("a.mp4", 0, "5x8x8")]  # Three more are too few for a clip.
+
+
+def test_a_long_file_gives_clips_named_by_their_first_frame():
+    assert spans(40) == [
+        ("a.mp4@0", 0, "5x8x8"),
+        ("a.mp4@17", 17, "5x8x8"),
+        ("a.mp4@34", 34, "2x8x8"),  # A rest of 6 is a clip of 5.
+    ]
+
+
+def test_a_faster_file_is_cut_at_the_models_rate():
+    assert spans(33, fps=32.0) == [("a.mp4", 0, "5x8x8")]
+    cutting = cut_file("a.mp4", scan_of(33, fps=32.0), SHAPES, RULES)
+    assert (cutting.rate, cutting.num_taken) == (16.0, 17)
+
+
+def test_every_frame_is_accounted_for():
+    # 100 at 32 fps make 50 at 16: clips of 17 and 17, and a rest of 16 that is cut to
+    # 13 and has only a shape of 5 to go to.
+    frames = cut_file("a.mp4", scan_of(100, fps=32.0), SHAPES, RULES).frames
+    assert frames == FrameCount(
+        decoded=100, resampled=50, uneven=3, beyond_shape=8, left_out=0, kept=39
+    )
+
+
+@given(
+    num_frames=st.integers(1, 400),
+    fps=st.floats(1.0, 300.0),
+    height=st.integers(8, 200),
+    width=st.integers(8, 200),
+)
+def test_frames_add_up_and_clips_lie_within_the_file(num_frames, fps, height, width):
+    scan = scan_of(num_frames, fps=fps, height=height, width=width)
+    cutting = cut_file("a", scan, SHAPES, RULES)
+    frames = dataclasses.asdict(cutting.frames)
+    assert frames.pop("decoded") == sum(frames.values()) >= num_frames
+    assert all(count >= 0 for count in frames.values())
+    assert frames["kept"] == sum(clip.shape.pixels[0] for clip in cutting.clips)
+    end = 0
+    for clip in cutting.clips:
+        assert clip.first >= end
+        end = clip.first + clip.shape.pixels[0]
+    assert end <= cutting.num_taken
+    ids = [clip.id for clip in (*cutting.clips, *cutting.left_out)]
+    assert len(ids) == len(set(ids)) > 0
+
+
+@pytest.mark.parametrize("num_frames", [1, 4, 17, 18, 39, 40, 85, 90])
+@pytest.mark.parametrize("fps", [12.0, 16.0, 25.0, 60.0])
+def test_a_plan_counts_the_same_clips(num_frames: int, fps: float):
+    counter = ClipCounter(RULES)
+    one = np.ones(1)
+    counter.add(
+        Columns(
+            num_frames=num_frames * one,
+            height=64 * one,
+            width=64 * one,
+            fps=fps * one,
+            count=np.ones(1, np.int64),
+        )
+    )
+    # With a shape for every length, each clip keeps the length that it is planned with.
+    shapes = tuple(Shape(frames, 8, 8) for frames in range(1, 6))
+    scan = scan_of(num_frames, fps=fps)
+    clips = cut_file("a", scan, shapes, RULES).clips
+    planned = counter.clips()
+    expected = np.repeat(planned.frames, planned.count).tolist()
+    assert sorted(clip.shape.pixels[0] for clip in clips) == expected
+
+
+@pytest.mark.parametrize(
+    ("scan", "reason", "detail"),
+    [
+        (scan_of(20, fps=4.0), TOO_SLOW, "4 fps, and 5 to 240 are expected"),
+        (scan_of(20, fps=9_000.0), BAD_TIMES, "9e+03 fps, and 5 to 240 are expected"),
+        (scan_of(20, height=32, width=32), TOO_SMALL, "17x32x32"),
+        (scan_of(20, height=64, width=640), ASPECT, "17x64x640"),
+        (scan_of(1, height=15, width=15), TOO_SMALL, "1x15x15"),
+    ],
+)
+def test_what_fits_nowhere_has_a_reason(scan: Scan, reason: str, detail: str):
+    cutting = cut_file("a", scan, SHAPES, RULES)
+    assert not cutting.clips
+    assert cutting.frames.left_out + cutting.frames.resampled == scan.num_frames
+    (left_out,) = cutting.left_out
+    assert (left_out.id, left_out.reason, left_out.detail) == ("a", reason, detail)
+
+
+def test_an_image_is_too_short_for_shapes_of_clips():
+    (left_out,) = cut_file("a", scan_of(1), SHAPES[1:], RULES).left_out
+    assert left_out.reason == TOO_SHORT
+
+
+def test_usable_frames_of_a_rate_that_makes_no_sense_are_none():
+    assert num_usable(scan_of(30, fps=30.0), RULES) == 16
+    assert num_usable(scan_of(30, fps=2.0), RULES) == 0
+    assert num_usable(scan_of(1), RULES) == 1

@@ -1,0 +1,187 @@
+"""Tests of jaxload.media.preparation, claiming, recovery and part_tables."""
+
+import json
+from pathlib import Path
+
+import av
+import PIL
+import pytest
+from rich.console import Console
+
+from jaxload.errors import InputError
+from jaxload.media.claiming import _write_first, claim
+from jaxload.media.listing import Listing, MediaFile
+from jaxload.media.part_tables import parts_directory, read_encoded, read_scans
+from jaxload.media.preparation import (
+    EncodePart,
+    Preparation,
+    ScanPart,
+    cut_into_parts,
+)
+from jaxload.media.recovery import Recovery
+from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.shape import Shape
+from tests.media.media_files import moving_pattern, write_video
+
+
+def files(count: int, num_bytes: int = 10) -> list[MediaFile]:
+    return [
+        MediaFile(name=f"{i:06d}", num_bytes=num_bytes, caption=None)
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "num_bytes", "num_parts", "largest"),
+    [
+        (1, 10, 1, 1),
+        (50, 10, 50, 1),
+        (1_000, 10, 67, 15),
+        (1_000_000, 10, 245, 4_096),  # Few enough shards to hold open.
+        (1_000, 3 << 30, 1_000, 1),  # Films: each on its own.
+        (100_000, 100 << 20, 10_000, 10),
+    ],
+)
+def test_parts_are_of_a_size(count: int, num_bytes: int, num_parts: int, largest: int):
+    listed = files(count, num_bytes)
+    parts = cut_into_parts(listed)
+    assert [file for part in parts for file in part] == listed
+    assert (len(parts), max(map(len, parts))) == (num_parts, largest)
+
+
+@pytest.fixture
+def preparation(tmp_path: Path) -> Preparation:
+    (tmp_path / "media").mkdir()
+    parts_directory(tmp_path / "out").mkdir(parents=True)
+    write_video(tmp_path / "media" / "a.mp4", moving_pattern(9, 32, 32), fps=16)
+    return Preparation(
+        media=tmp_path / "media",
+        out=tmp_path / "out",
+        codec="haar",
+        text_encoder="hashed-ngrams",
+        text_dim=8,
+        rules=ShapeRules(),
+        max_shapes=4,
+        shapes=(Shape(3, 4, 4),),
+    )
+
+
+def listed(preparation: Preparation) -> tuple[MediaFile, ...]:
+    size = (preparation.media / "a.mp4").stat().st_size
+    return (MediaFile(name="a.mp4", num_bytes=size, caption="x"),)
+
+
+def encode(preparation: Preparation, these: tuple[MediaFile, ...]):
+    EncodePart(
+        preparation=preparation, index=0, files=these, shapes=preparation.shapes or ()
+    )(lambda: None)
+    return read_encoded(preparation.out, 0)
+
+
+def test_a_file_that_grew_between_scan_and_encoding_is_named(preparation: Preparation):
+    these = listed(preparation)
+    ScanPart(preparation=preparation, index=0, files=these)(lambda: None)
+    assert list(read_scans(preparation.out, 0)[0]) == ["a.mp4"]
+    write_video(preparation.media / "a.mp4", moving_pattern(90, 32, 32), fps=16)
+    part = encode(preparation, these)
+    (problem,) = part.problems
+    assert problem.reason == "changed while it was prepared"
+    assert part.shard is None
+    assert not list(preparation.out.glob("shard-*"))
+
+
+@pytest.mark.parametrize("what", ["gone", "io"])
+def test_a_file_that_cannot_be_read_does_not_stop_a_scan(
+    preparation: Preparation, what: str, monkeypatch: pytest.MonkeyPatch
+):
+    these = listed(preparation)
+
+    def fail(path: Path):
+        raise OSError(5, "Input/output error")
+
+    if what == "io":
+        monkeypatch.setattr("jaxload.media.preparation.scan", fail)
+    else:
+        (preparation.media / "a.mp4").unlink()
+    ScanPart(preparation=preparation, index=0, files=these)(lambda: None)
+    scans, (problem,) = read_scans(preparation.out, 0)
+    assert not scans
+    assert (problem.reason, problem.bad) == ("cannot be read", True)
+
+
+def test_frames_of_a_file_that_failed_are_accounted_for(preparation: Preparation):
+    write_video(preparation.media / "a.mp4", moving_pattern(30, 32, 32), fps=16)
+    these = listed(preparation)
+    ScanPart(preparation=preparation, index=0, files=these)(lambda: None)
+    whole = encode(preparation, these).frames
+    assert (whole.decoded, whole.kept) == (30, 9)
+    failing = EncodePart(
+        preparation=Preparation(
+            **{**vars(preparation), "codec": "tests.media.codecs:NotFinite"}
+        ),
+        index=0,
+        files=these,
+        shapes=preparation.shapes or (),
+    )
+    failing(lambda: None)
+    part = read_encoded(preparation.out, 0)
+    assert (part.frames.decoded, part.frames.kept, part.frames.left_out) == (30, 0, 30)
+    assert "not finite in bfloat16" in part.problems[0].detail
+
+
+def test_the_fingerprint_has_all_that_records_depend_on(preparation: Preparation):
+    found = preparation.fingerprint(Listing(files=listed(preparation), problems=()))
+    assert found["codec_name"] == "haar"
+    assert found["text_encoder_name"] == "hashed-ngrams"
+    assert found["shapes"] == "3x4x4"
+    assert found["rules"]["fps"] == 16.0
+    assert found["library av"] == av.__version__
+    assert found["library pillow"] == PIL.__version__
+    assert found["media"].startswith("1 files, ")
+
+
+# --- Whose directory it is ---
+
+
+def test_of_two_that_claim_at_once_the_first_has_it(tmp_path: Path):
+    path = tmp_path / "preparation.json"
+    _write_first(path, '{"codec": "a"}')
+    _write_first(path, '{"codec": "b"}')  # It saw no file either when it began.
+    assert json.loads(path.read_text()) == {"codec": "a"}
+    assert [p.name for p in tmp_path.iterdir()] == ["preparation.json"]
+    nothing = Listing(files=(), problems=())
+    claim(tmp_path, {"codec": "a"}, nothing)
+    with pytest.raises(InputError, match="begun with codec 'a', and this is 'b'"):
+        claim(tmp_path, {"codec": "b"}, nothing)
+
+
+def test_what_is_no_preparation_is_refused(tmp_path: Path):
+    nothing = Listing(files=(), problems=())
+    (tmp_path / "manifest.parquet").touch()
+    with pytest.raises(InputError, match="was not prepared from media"):
+        claim(tmp_path, {}, nothing)
+    (tmp_path / "preparation.json").write_text("{")
+    with pytest.raises(InputError, match=r"preparation.json: not JSON .*another --out"):
+        claim(tmp_path, {}, nothing)
+
+
+# --- Workers that die ---
+
+
+def test_a_file_is_left_alone_after_two_deaths_and_no_more(preparation: Preparation):
+    part = ScanPart(preparation=preparation, index=0, files=listed(preparation))
+    recover = Recovery(Console(quiet=True))
+    part.marker.write_text("a.mp4")
+    assert recover(part, "killed") == part
+    again = recover(part, "killed")
+    assert again.deadly == {"a.mp4"}
+    with pytest.raises(InputError, match="workers die where no file is read"):
+        recover(again, "killed")
+
+
+def test_deaths_before_the_first_file_end_it(preparation: Preparation):
+    part = ScanPart(preparation=preparation, index=0, files=listed(preparation))
+    recover = Recovery(Console(quiet=True))
+    recover(part, "killed")
+    with pytest.raises(InputError, match=r"where no file is read \(killed\); run with"):
+        recover(part, "killed")

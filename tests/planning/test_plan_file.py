@@ -1,0 +1,73 @@
+"""Tests of jaxload.planning.plan."""
+
+import dataclasses
+import json
+
+import pytest
+
+from jaxload.errors import InputError
+from jaxload.planning.plan import Plan, from_dict, to_json
+from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.shape import Shape
+
+COUNTS = {Shape(1, 8, 8): 64, Shape(5, 8, 8): 32, Shape(9, 8, 8): 1}
+
+
+@pytest.fixture
+def plan(plan_of) -> Plan:
+    return plan_of(COUNTS)
+
+
+@pytest.mark.parametrize("policy", ["lockstep", "mixed"])
+def test_round_trip(plan_of, policy):
+    plan = plan_of(COUNTS, policy=policy, num_replicas=2, accumulate=2)
+    assert bool(plan.patterns or plan.rest) == (policy == "mixed")
+    plan = dataclasses.replace(plan, rules=ShapeRules(), idle_shares={"mixed": 0.1})
+    assert from_dict(json.loads(to_json(plan)), name="plan.json") == plan
+
+
+def test_work_shares_follow_cost_and_samples(plan: Plan):
+    small, large = plan.buckets
+    shares = plan.work_shares()
+    assert sum(shares) == pytest.approx(1.0)
+    per_sample = [b.cost / b.batch for b in (small, large)]
+    expected = per_sample[0] * 64 / (per_sample[0] * 64 + per_sample[1] * 32)
+    assert shares[0] == pytest.approx(expected)
+
+
+def test_work_shares_of_a_mixed_plan_add_up_over_its_patterns(plan_of):
+    mixed = plan_of(COUNTS, policy="mixed")
+    lockstep = plan_of(COUNTS)
+
+    def by_shape(plan: Plan) -> dict[Shape, float]:
+        shares = dict.fromkeys((b.shape for b in plan.buckets), 0.0)
+        for bucket, share in zip(plan.buckets, plan.work_shares(), strict=True):
+            shares[bucket.shape] += share
+        return shares
+
+    assert by_shape(mixed) == pytest.approx(by_shape(lockstep), abs=0.05)
+
+
+def test_says_where_its_numbers_come_from(plan: Plan):
+    content = json.loads(to_json(plan))
+    assert content["cost_model"]["source"].startswith("analytic")
+    assert content["sources"]["batch"] == "by the rule dual-cost"
+    assert content["sources"]["budget"] == "searched"
+    assert "256 tokens" in content["sources"]["memory"]
+    assert content["left_out"][0]["reason"]
+    assert content["buckets"][1]["pixels"] == "17x64x64"
+
+
+@pytest.mark.parametrize(
+    "damage", [{"buckets": "x"}, {"balance": 3}, {"left_out": None}, {"patterns": [1]}]
+)
+def test_rejects_what_is_no_plan(plan: Plan, damage):
+    content = json.loads(to_json(plan)) | damage
+    with pytest.raises(InputError, match=r"x\.json: not a plan"):
+        from_dict(content, name="x.json")
+
+
+def test_rejects_another_format(plan: Plan):
+    content = json.loads(to_json(plan)) | {"format": 99}
+    with pytest.raises(InputError, match="expected plan format 2, got 99"):
+        from_dict(content, name="x.json")

@@ -1,0 +1,87 @@
+"""Tests of jaxload.planning.survey."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from jaxload.errors import InputError
+from jaxload.planning.survey import sample_ids, survey_manifest
+from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.cover import cover
+from jaxload.shapes.shape import Shape
+
+RULES = ShapeRules()
+HEADER = "id,num_frames,height,width,fps\n"
+
+
+def survey(path: Path, text: str, *, max_bad_share: float = 0.5):
+    path.write_text(text)
+    return survey_manifest(
+        path, RULES, max_bad_share=max_bad_share, console=Console(quiet=True)
+    )
+
+
+def test_bad_rows_are_counted_with_examples(tmp_path: Path):
+    rows = "a,81,480,832,16\nb,81,480,832,90000\nc,1,1,1,0\nd,x,480,832,16\n"
+    found = survey(tmp_path / "m.csv", HEADER + rows, max_bad_share=0.8)
+    (bad,) = found.bad
+    assert (found.num_rows, bad.count, bad.reason) == (4, 3, "bad metadata")
+    assert bad.examples[0] == "row 1 (id 'b'): 81 frames of 480x832 at 90000 fps"
+    assert bad.examples[1] == "row 2 (id 'c'): 1 frames of 1x1 at 0 fps"
+    assert int(found.clips.count.sum()) == 1
+
+
+def test_too_many_bad_rows_stop_the_plan(tmp_path: Path):
+    rows = "a,81,480,832,16\nb,81,480,832,90000\n"
+    with pytest.raises(InputError, match=r"1 of 2 rows make no sense, such as row 1"):
+        survey(tmp_path / "m.csv", HEADER + rows, max_bad_share=0.1)
+
+
+def test_the_order_of_rows_does_not_matter(tmp_path: Path):
+    rows = [f"s{i},{1 + 16 * (i % 7)},480,832,16" for i in range(30)]
+    one = survey(tmp_path / "a.csv", HEADER + "\n".join(rows) + "\n")
+    other = survey(tmp_path / "b.csv", HEADER + "\n".join(rows[::-1]) + "\n")
+    assert [c.tolist() for c in vars(one.clips).values()] == [
+        c.tolist() for c in vars(other.clips).values()
+    ]
+
+
+def test_ids_name_each_clip_of_each_shape_once(tmp_path: Path):
+    path = tmp_path / "m.csv"
+    rows = "long,400,480,832,32\nshort,17,480,832,16\nimage,1,480,832,0\n"
+    found = survey(path, HEADER + rows)
+    chosen = cover(found.clips, rules=RULES, max_shapes=8, min_samples=1)
+    ids = dict(zip(chosen.shapes, sample_ids(path, RULES, chosen.shapes), strict=True))
+    # 400 frames at 32 fps are 200 at 16: two full clips and one of 37.
+    assert ids[Shape.of_pixels(81, 480, 832)] == ["long@0", "long@81"]
+    assert ids[Shape.of_pixels(37, 480, 832)] == ["long@162"]
+    assert ids[Shape.of_pixels(17, 480, 832)] == ["short"]
+    assert ids[Shape.of_pixels(1, 480, 832)] == ["image"]
+    assert tuple(len(ids[s]) for s in chosen.shapes) == chosen.num_samples
+
+
+def test_duplicate_ids_are_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="'a'"):
+        survey(tmp_path / "m.csv", HEADER + "a,1,480,832,0\na,1,480,832,0\n")
+
+
+def test_a_rate_that_cannot_be_read_is_a_bad_row(tmp_path: Path):
+    rows = "a,81,480,832,16\nb,81,480,832,\nc,81,480,832,abc\n"
+    found = survey(tmp_path / "m.csv", HEADER + rows, max_bad_share=0.9)
+    assert found.bad[0].count == 2
+    rows = "81,480,832,7\n"  # A histogram has the model's rate.
+    found = survey(tmp_path / "h.csv", "num_frames,height,width,count\n" + rows)
+    assert (found.bad, found.clips.count.tolist()) == ((), [7])
+
+
+@pytest.mark.parametrize("share", [-1.0, 2.0, float("nan")])
+def test_a_share_that_is_none_is_refused(tmp_path: Path, share):
+    with pytest.raises(InputError, match=r"--max-bad-share .*expected 0.0 to 1.0"):
+        survey(tmp_path / "m.csv", HEADER + "a,1,480,832,0\n", max_bad_share=share)
+
+
+def test_more_clips_than_can_be_counted_are_refused(tmp_path: Path):
+    text = "num_frames,height,width,count\n1000000,480,832,9000000000000000\n"
+    with pytest.raises(InputError, match="expected at most 1e"):
+        survey(tmp_path / "h.csv", text)

@@ -1,0 +1,56 @@
+"""Tests of jaxload.runs.run: what is checked before anything is compiled."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from jaxload import config as config_lib
+from jaxload.config import Config
+from jaxload.data.manifest import Manifest
+from jaxload.errors import InputError
+from jaxload.runs.run import check_model_fits
+
+
+def check(config: Config, manifest: Manifest) -> str:
+    out = io.StringIO()
+    check_model_fits(config, manifest, Console(file=out, width=200))
+    return out.getvalue()
+
+
+def test_a_config_that_fits_has_nothing_to_say(
+    debug_config: Config, debug_manifest: Manifest
+):
+    assert check(debug_config, debug_manifest) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("codec", "my.vae:Vae", r"data.codec=haar: .*made with my.vae:Vae; set data."),
+        ("text_encoder", "t5", r"data.text_encoder=hashed-ngrams: .*set data.*=t5"),
+        ("channels", 48, r"model.channels=16: .* made with 48; set model.channels=48"),
+        ("text_dim", 99, r"model.text_dim=16: .* made with 99; set model.text_dim=99"),
+    ],
+)
+def test_a_data_set_made_otherwise_is_refused(
+    debug_config: Config, debug_manifest: Manifest, name: str, value, message: str
+):
+    fingerprint = {**debug_manifest.fingerprint, name: value}
+    other = dataclasses.replace(debug_manifest, fingerprint=fingerprint)
+    with pytest.raises(InputError, match=message):
+        check(debug_config, other)
+
+
+def test_captions_that_are_cut_are_counted(
+    debug_config: Config, debug_manifest: Manifest
+):
+    lengths = debug_manifest.read_column("text_tokens").to_pylist()
+    config = config_lib.override(debug_config, "model.num_text_tokens=9")
+    num_cut = sum(length > 9 for length in lengths)
+    assert num_cut > 0
+    assert check(config, debug_manifest).startswith(
+        f"{num_cut} of {len(lengths)} captions are cut to model.num_text_tokens=9; the "
+        f"longest has {max(lengths)} tokens"
+    )
