@@ -11,10 +11,12 @@ SHELL := /bin/bash
 # that is not there (150 MB).
 REQUIRE ?= cpu
 
+require = JAXLOAD_REQUIRE_CLIPS=1 JAXLOAD_REQUIRE_KERNELS=$(REQUIRE)
+
 CPP := $(wildcard $(addprefix ffi/,*.h *.cc *.cu) $(addprefix tests/cuda_emulation/,*.h *.cc))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup cuda clips torch train test parity lint format bench wheel lock clean
+.PHONY: help setup cuda clips torch train check test soak parity lint format bench wheel lock clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -31,8 +33,14 @@ torch: .venv/.torch ## Gets PyTorch and diffusers, in an environment of their ow
 train: setup ## Trains the demo into runs/demo; ARGS=--resume continues a stopped run.
 	$(BIN)/python -m jaxload.train --config configs/demo.py --workdir runs/demo $(ARGS)
 
-test: setup .venv/.clips $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ## Runs every test; ARGS="-m 'not slow'" leaves out the slow ones.
-	JAXLOAD_REQUIRE_CLIPS=1 JAXLOAD_REQUIRE_KERNELS=$(REQUIRE) $(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+check: lint ## Checks format, lint and types, and runs the fast tests: a few minutes.
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not soak and not gpu" $(ARGS)
+
+test: setup .venv/.clips $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ## Runs every test but those of soak; ARGS="-k name" chooses.
+	$(require) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak" $(ARGS)
+
+soak: setup .venv/.clips ## Runs the long tests: kills, and runs on eight devices.
+	$(require) $(BIN)/python -m pytest -n 2 --dist loadfile -m soak $(ARGS)
 
 parity: setup .venv/.torch ## Compares the models with diffusers, live; ARGS="-k mmdit" chooses.
 	JAXLOAD_REQUIRE_TORCH=1 $(BIN)/python -m pytest -n 2 -m parity $(ARGS)

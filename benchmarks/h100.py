@@ -13,12 +13,10 @@ and an environment of its own; see `run`.
 import functools
 import json
 import math
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -39,10 +37,8 @@ from jaxload.ops.layer_norm_modulate import (
     layer_norm_modulate,
     layer_norm_modulate_reference,
 )
-from jaxload.targets.gpu import ENVIRONMENT
-
-# Where `make bench` and `make test REQUIRE=cpu,cuda` put the plugin.
-PLUGIN = Path(sys.prefix) / "h100"
+from jaxload.targets.child_process import PLUGIN as PLUGIN
+from jaxload.targets.child_process import environment
 
 
 def run_python(*arguments: str) -> str:
@@ -52,9 +48,7 @@ def run_python(*arguments: str) -> str:
         RuntimeError: It failed; with what it wrote to stderr.
     """
     command = [sys.executable, *arguments]
-    path = os.pathsep.join([str(PLUGIN), *sys.path])
-    environment = os.environ | ENVIRONMENT | {"PYTHONPATH": path, "JAX_PLATFORMS": ""}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}:\n{done.stderr}")
     return done.stdout

@@ -35,7 +35,7 @@ from benchmarks.scaled_workload import BYTES_PER_ROW, write_histogram, write_row
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.scenario import make_mixed
-from jaxload.planning.scenarios import Question, read_setting
+from jaxload.planning.scenarios import SimulationOptions, read_scenario
 from jaxload.shapes.clips import ShapeRules
 from jaxload.shapes.cover import Cover
 
@@ -57,7 +57,7 @@ class Planned:
 
     seconds: float
     cover_seconds: float
-    """Of them, from the file to the chosen shapes."""
+    """Part of `seconds` that goes from the file to the chosen shapes."""
 
     cover: Cover
     schedule: Mixed
@@ -72,7 +72,7 @@ class LookedUp:
 
     longest_seconds: float
     schedule_bytes: int
-    """Of the schedule, pickled."""
+    """Size of the schedule, pickled."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,13 +90,13 @@ class Row:
 
     @property
     def missed(self) -> bool:
-        """Whether it is over a limit."""
+        """True if time or memory is over its limit."""
         return self.seconds > self.max_seconds or self.peak_bytes > self.max_bytes
 
 
 def plan(path: Path) -> Planned:
     """Goes from a file to the mixed schedule."""
-    question = Question(
+    options = SimulationOptions(
         workload=path,
         model="wan2.1-t2v-14b",
         remat="none",
@@ -112,13 +112,13 @@ def plan(path: Path) -> Planned:
         rules=ShapeRules(),
     )
     start = time.perf_counter()
-    setting = read_setting(question, Console(quiet=True))
+    scenario = read_scenario(options, Console(quiet=True))
     covered = time.perf_counter()
-    schedule = make_mixed(setting)
+    schedule = make_mixed(scenario)
     return Planned(
         seconds=time.perf_counter() - start,
         cover_seconds=covered - start,
-        cover=setting.cover,
+        cover=scenario.cover,
         schedule=schedule,
     )
 

@@ -5,15 +5,13 @@
 It needs no download: the clips are drawn, and encoded by the built-in codec.
 """
 
-from jaxload.balance.batch_sizes import BalanceConfig
+from jaxload.balance.config import BalanceConfig
 from jaxload.config import Config
-from jaxload.data.source import DataConfig
-from jaxload.media.synthetic import SyntheticConfig
+from jaxload.data.config import DataConfig
+from jaxload.media.config import SyntheticConfig
 from jaxload.models import preset
-from jaxload.sampling.sampler import SampleConfig
-from jaxload.training.loop import TrainConfig
-from jaxload.training.objective import FlowConfig
-from jaxload.training.optimizer import OptimizerConfig
+from jaxload.sampling.config import SampleConfig
+from jaxload.training.config import FlowConfig, OptimizerConfig, TrainConfig
 
 
 def get_config() -> Config:

@@ -11,8 +11,12 @@ from rich.console import Console
 from jaxload import command
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
-from jaxload.planning.costs import measured_fit
+from jaxload.planning.timing import measure_costs
 from jaxload.reports.calibration import draw_fit, print_fit
+from jaxload.runs.setup import this_placement, trainer_of
+from jaxload.training.lowering import Lowering
+
+_SECTIONS = ("balance", "model")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,10 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         metavar="FILE.json",
         help="where the fit is written, with a figure beside it; fit.json by default",
     )
-    args, config = command.parse(parser, argv, command.load_config)
+    args, config = command.parse(parser, argv, command.load_config, sections=_SECTIONS)
     _check_arguments(args)
     console = Console()
-    fit = measured_fit(config, seconds=args.seconds, console=console)
+    lowering = Lowering(trainer_of(config), this_placement(config))
+    fit = measure_costs(config, lowering, seconds=args.seconds, console=console)
     print_fit(fit, console)
     figure = args.out.with_suffix(".png")
     write_atomically(args.out, json.dumps(fit.to_dict(), indent=2) + "\n")

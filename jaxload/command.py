@@ -1,25 +1,52 @@
-"""What the commands share: `--config`, `--set`, `--help` and exit codes."""
+"""Command lines: `--config`, `--set`, `--help` and exit codes of all commands."""
 
 import argparse
+import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
+from jaxload.field_help import FieldHelp
 
 # Linked into the package, so that an installed jaxload has its presets with it.
 DEMO = Path(__file__).parent / "configs" / "demo.py"
 
+START_AGAIN = "start it again"
 
-def make_parser(name: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser whose `--help` is left to `parse`, which knows the config's fields."""
+_MIN_WIDTH = 40
+
+
+def program(name: str) -> str:
+    """Returns how the command `jaxload.NAME` was started, for usage lines."""
+    script = Path(sys.argv[0])
+    if script.parts[-2:] == ("jaxload", "__main__.py"):
+        return f"python -m {name.replace('.', ' ')}"
+    return name.replace(".", " ") if script.name == "jaxload" else f"python -m {name}"
+
+
+def make_parser(
+    name: str, docstring: str | None, *, has_fields: bool = True
+) -> argparse.ArgumentParser:
+    """Makes the parser of a command.
+
+    With `has_fields`, `--help` is left to `parse`, which adds the config's fields.
+    """
+    prog = program(name)
     parser = argparse.ArgumentParser(
-        prog=f"python -m {name}", description=description, add_help=False
+        prog=prog,
+        description=(docstring or "").replace(f"python -m {name}", prog),
+        add_help=not has_fields,
     )
-    parser.add_argument("-h", "--help", action="store_true", help="show this and exit")
+    if has_fields:
+        parser.add_argument(
+            "-h", "--help", action="store_true", help="show this and exit"
+        )
     return parser
 
 
@@ -31,23 +58,42 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a Python file with get_config(); the demo by default",
     )
-    add_set_argument(parser)
+    add_set_argument(parser, "change a field, or choose a model by name: model=NAME")
 
 
-def add_set_argument(parser: argparse.ArgumentParser) -> None:
+def add_set_argument(
+    parser: argparse.ArgumentParser, what: str = "change a field"
+) -> None:
     """Adds `--set` alone, for commands whose config comes from a work directory."""
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.FIELD=VALUE",
-        help="change a field of the config; may be repeated",
+        help=f"{what}; may be repeated, applied in turn",
+    )
+
+
+def add_target_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `--target` and `--devices`."""
+    parser.add_argument(
+        "--target",
+        metavar="GPU",
+        help="type of GPU to compile for, here or not, such as h100-80gb; the devices "
+        "of this machine by default",
+    )
+    parser.add_argument(
+        "--devices",
+        type=int,
+        metavar="N",
+        help="number of devices; all of this machine, or one replica of a target, by "
+        "default",
     )
 
 
 def add_bad_share_argument(
     parser: argparse.ArgumentParser,
-    what: str = "rows of the manifest that may make no sense",
+    what: str = "rows of the manifest that may be invalid",
 ) -> None:
     """Adds `--max-bad-share`."""
     parser.add_argument(
@@ -63,36 +109,39 @@ def parse(
     parser: argparse.ArgumentParser,
     argv: Sequence[str] | None,
     load: Callable[[argparse.Namespace], Config],
+    *,
+    sections: Sequence[str],
+    has_others: bool = True,
 ) -> tuple[argparse.Namespace, Config]:
     """Parses a command line and builds the config that it describes.
 
-    `load` says which config the arguments start from. `--help` lists its fields.
+    `load` says which config the arguments start from. `--help` lists its fields:
+    first those of `sections`, which may also be paths of single fields, and then all
+    others if the command `has_others` that `--set` can change.
     """
     args = parser.parse_args(argv)
-    config = config_lib.override_all(load(args), args.set)
-    if args.help:
-        parser.print_help()
-        print_fields(config)
-        raise SystemExit(0)
-    return args, config
+    if not args.help:
+        return args, config_lib.override_all(load(args), args.set)
+    parser.print_help()
+    try:
+        config, which = config_lib.override_all(load(args), args.set), "this config"
+    except InputError as error:
+        config, which = config_lib.load(DEMO), f"the demo ({error})"
+    heading = f"fields for --set, with their values in {which}:"
+    print("\n" + textwrap.fill(heading, _terminal_width(), break_long_words=False))
+    _print_fields(config, sections, has_others=has_others)
+    raise SystemExit(0)
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """The config of `--config`, or the demo."""
+    """Loads the config of `--config`, or the demo."""
     return config_lib.load(args.config or DEMO)
 
 
-def print_fields(config: Config) -> None:
-    """Prints every field that `--set` can change."""
-    print("\nfields for --set, with their defaults in this config:")
-    for row in config_lib.describe(config):
-        print(f"  {row.path} ({row.type}) = {row.value}\n        {row.meaning}")
-
-
-def run(name: str, main: Callable[[], int], *, again: str = "start it again") -> None:
+def run(name: str, main: Callable[[], int], *, again: str = START_AGAIN) -> NoReturn:
     """Exits with `main`'s code, or with 2 and one line where the input is wrong.
 
-    `again` says after an interrupt how to go on.
+    `again` tells after an interrupt how to continue.
     """
     # A scheduler's request to stop is an interrupt: checkpoints are finished first.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -105,3 +154,29 @@ def run(name: str, main: Callable[[], int], *, again: str = "start it again") ->
         print(f"\n{name}: interrupted; {again}", file=sys.stderr)
         code = 130
     sys.exit(code)
+
+
+def _print_fields(config: Config, sections: Sequence[str], *, has_others: bool) -> None:
+    rows = config_lib.describe(config)
+    first = [
+        row
+        for section in sections
+        for row in rows
+        if f"{row.path}.".startswith(f"{section}.")
+    ]
+    others = [row for row in rows if row not in first]
+    _print_rows(first)
+    if others and has_others:
+        print("\nfields that this command uses less, or not at all:")
+        _print_rows(others)
+
+
+def _print_rows(rows: Iterable[FieldHelp]) -> None:
+    for row in rows:
+        print(row.format(_terminal_width()))
+
+
+def _terminal_width() -> int:
+    # Lines into a pipe or a file are not wrapped, so that they can be searched.
+    columns = shutil.get_terminal_size(fallback=(sys.maxsize, 0)).columns
+    return max(_MIN_WIDTH, columns)

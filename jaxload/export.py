@@ -1,6 +1,5 @@
 """Writes a trained model's weights: `python -m jaxload.export --workdir DIR`."""
 
-import argparse
 import typing
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +15,7 @@ from jaxload.runs.workdir import WorkDir
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m jaxload.export", description=__doc__
-    )
+    parser = command.make_parser("jaxload.export", __doc__, has_fields=False)
     parser.add_argument(
         "--workdir",
         type=Path,

@@ -11,21 +11,23 @@ from rich.console import Console
 from jaxload import command
 from jaxload.config import Config
 from jaxload.errors import InputError
-from jaxload.files import read_json
 from jaxload.media.preparation import Preparation
 from jaxload.media.preparing import Share, prepare, runner
 from jaxload.media.walking import list_media
-from jaxload.planning import plan as plan_lib
 from jaxload.reports.prepare import draw_preview, print_prepared, write_report
 from jaxload.runs.dataset import make_preparation
+from jaxload.runs.planned import read_plan
 
+AGAIN = "the same command continues"
+
+_SECTIONS = ("data", "shapes", "model.text_dim", "balance.max_buckets")
 _SHARE = re.compile(r"(\d+)/(\d+)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
     parser = _make_parser()
-    args, config = command.parse(parser, argv, command.load_config)
+    args, config = command.parse(parser, argv, command.load_config, sections=_SECTIONS)
     console = Console()
     preparation = _preparation(args, config)
     listing = list_media(preparation.media, args.captions)
@@ -125,9 +127,7 @@ def _preparation(args: argparse.Namespace, config: Config) -> Preparation:
         )
     shapes, rules = None, config.shapes
     if args.plan is not None:
-        remedy = "make one with python -m jaxload.plan --out"
-        content = read_json(args.plan, remedy=remedy)
-        plan = plan_lib.from_dict(content, name=str(args.plan))
+        plan = read_plan(args.plan)
         found = {bucket.shape for bucket in plan.buckets}
         shapes = tuple(sorted(found, key=lambda shape: (shape.tokens, shape)))
         rules = plan.rules or rules
@@ -163,5 +163,4 @@ def _share(text: str) -> Share:
 
 
 if __name__ == "__main__":
-    again = "the same command goes on where this one was"
-    command.run("jaxload.prepare", main, again=again)
+    command.run("jaxload.prepare", main, again=AGAIN)

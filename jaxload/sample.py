@@ -30,7 +30,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     command.add_set_argument(parser)
     args, config = command.parse(
-        parser, argv, lambda args: WorkDir(args.workdir).read_config()
+        parser,
+        argv,
+        lambda args: WorkDir(args.workdir).read_config(),
+        sections=("sample",),
+        has_others=False,
     )
     for assignment in args.set:
         if not assignment.startswith("sample."):

@@ -10,12 +10,12 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload import command
-from jaxload.balance.architecture import Remat
+from jaxload.balance.program import Remat
 from jaxload.balance.simulation import POLICIES
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
 from jaxload.models import PRESETS
-from jaxload.planning.scenarios import Question, simulate
+from jaxload.planning.scenarios import SimulationOptions, simulate
 from jaxload.reports.simulation import draw_simulation, print_simulation, to_dict
 from jaxload.shapes.clips import ShapeRules
 
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_writable(args.out)
     # What is meant for a program stands alone on the standard output.
     console = Console(stderr=args.json)
-    question = Question(
+    options = SimulationOptions(
         workload=args.workload,
         model=args.model,
         remat=args.remat,
@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         max_bad_share=args.max_bad_share,
         rules=ShapeRules(),
     )
-    setting, played = simulate(question, args.schedule_out, console)
-    content = to_dict(setting, played, flops_per_second=args.flops_per_second)
+    scenario, played = simulate(options, args.schedule_out, console)
+    content = to_dict(scenario, played, flops_per_second=args.flops_per_second)
     title = (
         f"{args.workload.name}, {args.costs or args.model}, {args.replicas} replicas, "
         f"accumulate {args.accumulate}"
@@ -65,9 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m jaxload.simulate", description=__doc__
-    )
+    parser = command.make_parser("jaxload.simulate", __doc__, has_fields=False)
     add = parser.add_argument
     add(
         "--workload",

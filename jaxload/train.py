@@ -9,8 +9,15 @@ from rich.console import Console
 
 from jaxload import command
 from jaxload.config import Config
+from jaxload.errors import InputError
+from jaxload.runs.dry_run import dry_run
 from jaxload.runs.run import train
+from jaxload.runs.setup import find_hardware
 from jaxload.runs.workdir import WorkDir, claim_workdir
+
+AGAIN = "a run continues with --resume"
+
+_SECTIONS = ("train", "optimizer", "flow", "mesh", "balance", "data", "model", "sample")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +35,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="continue from the newest checkpoint; --config may be left out",
     )
-    args, config = command.parse(parser, argv, _load_config)
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="take programs, costs and budgets from a plan of jaxload.plan",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="plan, compile and print bytes and the first batch, then stop; no model "
+        "is allocated and no --workdir is made",
+    )
+    command.add_target_arguments(parser)
+    args, config = command.parse(parser, argv, _load_config, sections=_SECTIONS)
     console = Console()
+    if args.dry_run:
+        hardware = find_hardware(config, target=args.target, num_devices=args.devices)
+        dry_run(config, hardware, console, plan_file=args.plan)
+        return 0
+    _check_arguments(args)
     path = _workdir_path(args)
     with claim_workdir(path, config, resume=args.resume) as workdir:
         if workdir.is_finished(config):
@@ -39,9 +64,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 soft_wrap=True,
             )
         else:
-            train(config, workdir, console)
+            train(config, workdir, console, plan_file=args.plan)
     _print_results(workdir, config, console)
     return 0
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    for name in ("target", "devices"):
+        if getattr(args, name) is not None:
+            raise InputError(
+                f"--{name} {getattr(args, name)}: only a dry run is for other devices "
+                "than those of this machine; add --dry-run"
+            )
 
 
 def _workdir_path(args: argparse.Namespace) -> Path:
@@ -82,4 +116,4 @@ def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:
 
 
 if __name__ == "__main__":
-    command.run("jaxload.train", main, again="a run continues with --resume")
+    command.run("jaxload.train", main, again=AGAIN)

@@ -1,4 +1,11 @@
-"""Flax modules. Import as `jaxload.models`; this folder is linked into the package."""
+"""Flax modules. Import as `jaxload.models`; this folder is linked into the package.
+
+Names are loaded when they are first used: a config needs the sizes of models, and must
+not import JAX to have them.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 if __name__ != "jaxload.models":
     raise ImportError(
@@ -6,12 +13,13 @@ if __name__ != "jaxload.models":
         "another name loads every module twice. Write `import jaxload.models`."
     )
 
-from jaxload.models.construction import make_model
-from jaxload.models.mmdit import MMDiT
-from jaxload.models.mmdit_config import MMDiTConfig
-from jaxload.models.presets import PRESETS, ModelConfig, preset
-from jaxload.models.wan import WanTransformer
-from jaxload.models.wan_config import WanConfig
+if TYPE_CHECKING:
+    from jaxload.models.construction import make_model
+    from jaxload.models.mmdit import MMDiT
+    from jaxload.models.mmdit_config import MMDiTConfig
+    from jaxload.models.presets import PRESETS, ModelConfig, preset
+    from jaxload.models.wan import WanTransformer
+    from jaxload.models.wan_config import WanConfig
 
 __all__ = [
     "PRESETS",
@@ -23,3 +31,22 @@ __all__ = [
     "make_model",
     "preset",
 ]
+
+_MODULES = {
+    "PRESETS": "presets",
+    "MMDiT": "mmdit",
+    "MMDiTConfig": "mmdit_config",
+    "ModelConfig": "presets",
+    "WanConfig": "wan_config",
+    "WanTransformer": "wan",
+    "make_model": "construction",
+    "preset": "presets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

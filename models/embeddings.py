@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-PATCH = (1, 2, 2)
-"""Latent frames, rows and columns that one token covers."""
+from jaxload.models.transformer_config import PATCH
 
 TIME_WIDTH = 256
 """Cosines and sines that a timestep is embedded in."""

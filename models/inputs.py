@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxload.errors import InputError
-from jaxload.models.embeddings import PATCH
-from jaxload.models.transformer_config import TransformerConfig
+from jaxload.models.transformer_config import PATCH, TransformerConfig
 
 
 def check_inputs(

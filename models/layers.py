@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxload.models.axes import constrain, param
-from jaxload.models.remat import LINEAR, Remat, rematerialized
+from jaxload.models.remat import LINEAR, rematerialized
 from jaxload.models.transformer_config import LoraTarget, TransformerConfig
 from jaxload.ops import layer_norm_modulate
 
@@ -175,8 +175,10 @@ def split_heads(x_BSD: Array, num_heads: int, tokens: str = "tokens") -> Array:
     return constrain(x_BSNK, "batch", tokens, "heads", None)
 
 
-def merge_heads(x_BSNK: Array) -> Array:
-    """Returns `[B, S, N * K]`."""
+def merge_heads(x_BSNK: Array, tokens: str = "tokens") -> Array:
+    """Returns `[B, S, N * K]`, laid out by the rules in force for such tokens."""
+    # Else XLA may lay out heads as the rows of the next matrix are, which FSDP cuts.
+    x_BSNK = constrain(x_BSNK, "batch", tokens, "heads", None)
     return x_BSNK.reshape(*x_BSNK.shape[:2], -1)
 
 
@@ -193,7 +195,7 @@ def run_stacked(
     run: Callable[[Any, Carry], Carry],
     x: Carry,
     *,
-    remat: Remat,
+    remat: str,
 ) -> Carry:
     """Runs stacked blocks one after the other.
 

@@ -17,7 +17,6 @@ from jaxtyping import Array, Float, Int
 
 from jaxload.errors import InputError
 from jaxload.models.embeddings import (
-    PATCH,
     TIME_WIDTH,
     Rotary,
     from_patches,
@@ -30,6 +29,7 @@ from jaxload.models.inputs import check_config, check_inputs, check_shape
 from jaxload.models.layers import ZEROS, linears, run_stacked, stack
 from jaxload.models.mmdit_blocks import DoubleBlock, SingleBlock, TextRefiner
 from jaxload.models.mmdit_config import MMDiTConfig
+from jaxload.models.transformer_config import PATCH
 from jaxload.ops import layer_norm_modulate
 
 

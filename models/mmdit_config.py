@@ -5,8 +5,7 @@ import math
 from typing import Literal
 
 from jaxload.errors import InputError
-from jaxload.models.embeddings import PATCH
-from jaxload.models.transformer_config import TransformerConfig
+from jaxload.models.transformer_config import PATCH, TransformerConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

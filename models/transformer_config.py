@@ -5,7 +5,18 @@ import math
 from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from jaxload.errors import InputError
-from jaxload.models.remat import Remat
+
+PATCH = (1, 2, 2)
+"""Frames, rows and columns of a latent that one token covers."""
+
+Remat = Literal["none", "attention", "full"]
+"""Policies by name, from most memory to least:
+
+`none` keeps the results of linear layers and attention, so that no matmul runs twice;
+norms, rotations and activations are cheaper to compute again than to write and read.
+`attention` keeps a block's input and the result of attention among all tokens, so that
+the part that is quadratic in them runs once. `full` keeps a block's input alone.
+"""
 
 LoraTarget = Literal["q", "k", "v", "out", "mlp_in", "mlp_out"]
 """Projections of a block that a LoRA may be put on."""
@@ -41,8 +52,10 @@ class TransformerConfig:
     param_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type that parameters are kept in; bfloat16 is for running, not for training."""
 
-    remat: Remat = "none"
-    """What a block keeps for its backward pass: most, its attention, or its input."""
+    remat: Literal["none", "attention", "full", "auto"] = "none"
+    """Results that a block keeps for its backward pass: most (none), its attention, or
+    its input alone (full); less memory, and more computed twice. auto: the fastest that
+    fits, chosen per bucket by the plan."""
 
     lora_rank: int = 0
     """Rank of the adapters that are trained in place of the model; 0 for none."""

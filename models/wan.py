@@ -10,8 +10,8 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from jaxload.errors import InputError
+from jaxload.models.axes import constrain
 from jaxload.models.embeddings import (
-    PATCH,
     TIME_WIDTH,
     from_patches,
     rope_widths,
@@ -22,6 +22,7 @@ from jaxload.models.embeddings import (
 )
 from jaxload.models.inputs import check_config, check_inputs
 from jaxload.models.layers import ZEROS, linears, run_stacked, stack
+from jaxload.models.transformer_config import PATCH
 from jaxload.models.wan_blocks import (
     NUM_MODULATIONS,
     ImageEmbedding,
@@ -103,8 +104,11 @@ class WanTransformer(nnx.Module):
         dtype = jnp.dtype(config.compute_dtype)
         grid = token_grid(latent_BFHWC.shape)
 
-        time_BD = self.time_in(timestep_embedding(timestep_B))
-        time_BD = self.time_out(nnx.silu(time_BD))
+        # Laid out by samples at every step: else XLA sends these around instead of
+        # gathering the weights.
+        time_BC = constrain(timestep_embedding(timestep_B), "batch", "time")
+        time_BD = constrain(self.time_in(time_BC), "batch", "width")
+        time_BD = constrain(self.time_out(nnx.silu(time_BD)), "batch", "width")
         time_BMD = self.time_projection(nnx.silu(time_BD))
         time_BMD = time_BMD.reshape(-1, NUM_MODULATIONS, config.width)
         text_BTD = self._embed_text(text_BTE.astype(dtype))
@@ -127,7 +131,10 @@ class WanTransformer(nnx.Module):
     def _embed_text(self, text_BTE: Array) -> Array:
         missing = self.config.num_text_tokens - text_BTE.shape[1]
         text_BTE = jnp.pad(text_BTE, ((0, 0), (0, missing), (0, 0)))
-        return self.text_out(nnx.gelu(self.text_in(text_BTE)))
+        text_BTE = constrain(text_BTE, "batch", "text_tokens", "text")
+        text_BTD = self.text_in(text_BTE)
+        text_BTD = constrain(text_BTD, "batch", "text_tokens", "width")
+        return self.text_out(nnx.gelu(text_BTD))
 
     def _check_image(self, batch: int, image: jax.Array | None) -> None:
         config = self.config

@@ -13,6 +13,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "xla"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY", "true")
+os.environ.pop("COLUMNS", None)  # Workers of xdist have it; help would be wrapped.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 import jax
@@ -20,13 +21,15 @@ import pytest
 from rich.console import Console
 
 from jaxload import config as config_lib
-from jaxload.balance.architecture import CrossArchitecture, analytic_cost
-from jaxload.balance.batch_sizes import BalanceConfig
-from jaxload.balance.scenario import Setting
+from jaxload.balance.program import Layout
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
+from jaxload.parallel.config import MeshConfig
+from jaxload.planning.analytic_cost import analytic_cost
+from jaxload.planning.memory import TokenMemory
 from jaxload.planning.plan import Plan
-from jaxload.planning.planner import make_plan, token_limit
+from jaxload.planning.planner import Planner
+from jaxload.planning.samples import Samples
 from jaxload.runs.dataset import open_dataset
 from jaxload.shapes.cover import cover_exactly
 from jaxload.shapes.shape import Shape
@@ -69,7 +72,7 @@ def debug_manifest(debug_config: Config) -> Manifest:
 
 
 @pytest.fixture(scope="session")
-def plan_of() -> Callable[..., Plan]:
+def plan_of(debug_config: Config) -> Callable[..., Plan]:
     """Plans for samples counted by shape, with a small model's cost."""
 
     def plan_of(
@@ -77,23 +80,33 @@ def plan_of() -> Callable[..., Plan]:
         *,
         num_replicas: int = 1,
         accumulate: int = 1,
+        mesh: MeshConfig | None = None,
         **balance,
     ) -> Plan:
+        mesh = mesh or MeshConfig(replica=num_replicas)
+        balance = {"max_tokens": 256, "max_buckets": 2} | balance
         config = dataclasses.replace(
-            BalanceConfig(max_tokens=256, max_buckets=2), **balance
+            debug_config,
+            balance=dataclasses.replace(debug_config.balance, **balance),
+            train=dataclasses.replace(debug_config.train, accumulate=accumulate),
+            mesh=mesh,
         )
-        memory = token_limit(config.max_tokens)
-        architecture = CrossArchitecture(
-            width=64, depth=2, mlp_width=128, num_text_tokens=4, text_dim=32
+        cover = cover_exactly(
+            counts, max_shapes=config.balance.max_buckets, min_samples=1
         )
-        setting = Setting(
-            cover=cover_exactly(counts, max_shapes=config.max_buckets, min_samples=1),
-            config=config,
-            cost_model=analytic_cost(architecture),
-            max_batch=memory.max_batch,
+        planner = Planner(
+            config,
+            Samples(cover=cover, dataset="0123456789abcdef", rules=None),
+            analytic_cost(config.model),
+            TokenMemory(
+                max_tokens=config.balance.max_tokens,
+                layout=Layout(batch=mesh.fsdp),
+                multiple=config.balance.batch_multiple,
+            ),
+            mesh,
             num_replicas=num_replicas,
-            accumulate=accumulate,
+            target="cpu",
         )
-        return make_plan(setting, memory=memory, dataset="0123456789abcdef", rules=None)
+        return planner.plan()
 
     return plan_of

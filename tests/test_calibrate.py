@@ -9,7 +9,7 @@ from PIL import Image
 from jaxload import calibrate
 from jaxload.balance.regression import CostFit
 from jaxload.errors import InputError
-from jaxload.planning import costs as measuring
+from jaxload.planning import timing
 from jaxload.planning.timing import default_grid
 from jaxload.shapes.shape import Shape
 
@@ -34,7 +34,7 @@ def arguments(root: Path, tmp_path: Path) -> list[str]:
 def test_measures_fits_prints_and_writes(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    monkeypatch.setattr(measuring, "default_grid", lambda _: GRID)
+    monkeypatch.setattr(timing, "default_grid", lambda _: GRID)
     assert calibrate.main(arguments) == 0
     content = json.loads((tmp_path / "fit.json").read_text())
     fit = CostFit.from_dict(content, name="fit.json")
@@ -53,7 +53,8 @@ def test_measures_fits_prints_and_writes(
 def test_too_short_a_time_is_told_with_what_to_do(
     arguments: list[str], tmp_path: Path, capsys
 ):
-    with pytest.raises(InputError, match=r"--seconds 0\.001: 0 of 15 points .* longer"):
+    message = r"0\.001 s to measure in: 0 of 15 points .* longer \(calibrate --seconds"
+    with pytest.raises(InputError, match=message):
         calibrate.main([*arguments, "--seconds", "0.001"])
     assert "15 of 15 points are left out" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
@@ -83,7 +84,7 @@ def test_a_place_that_cannot_be_written_is_found_before_measuring(
 ):
     (tmp_path / "file").touch()
     (tmp_path / "folder.json").mkdir()
-    monkeypatch.delattr(calibrate, "measured_fit")
+    monkeypatch.delattr(calibrate, "measure_costs")
     with pytest.raises(InputError, match=message):
         calibrate.main([*arguments, "--out", str(tmp_path / out)])
 

@@ -98,9 +98,9 @@ def test_a_wrong_micro_batch_is_refused(dataset: Dataset, name: str):
 def test_a_loader_that_reads_wrong_ends_the_benchmark(dataset: Dataset, monkeypatch):
     real = throughput.open_ours
 
-    def later(dataset: Dataset, num_workers: int, num_micro_steps: int):
-        reading = real(dataset, num_workers, num_micro_steps)
-        reading.set_state({"micro_step": 1})
+    def later(dataset: Dataset, num_workers: int, num_steps: int):
+        reading = real(dataset, num_workers, num_steps)
+        reading.set_state({"step": 1})
         return reading
 
     monkeypatch.setattr(throughput, "open_ours", later)

@@ -1,18 +1,23 @@
 """The direction of imports: which package may import which."""
 
 import ast
+import graphlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from jaxload.cli import COMMANDS
+
 ROOT = Path(__file__).parents[1]
-COMMANDS = {"train", "plan", "sample", "calibrate", "simulate", "prepare", "export"}
-LEAVES = {"errors", "files", "console", "testing"}
+LEAVES = {"console", "errors", "fields", "files", "testing"}
+READING = {"field_help", "field_paths", "field_types"}
+"""Modules that read, change and explain the fields of a config."""
 
 # Each package, and the packages that it may import besides itself and the leaves.
-ALLOWED = {
+ALLOWED: dict[str, set[str]] = {
     "ops": {"_ffi"},
-    "parallel": set(),
     "shapes": set(),
     "targets": set(),
     "balance": {"shapes"},
@@ -20,22 +25,30 @@ ALLOWED = {
     "models": {"ops"},
     "data": {"balance", "shapes"},
     "media": {"codecs", "data", "shapes"},
-    "sampling": {"shapes", "training"},
-    "training": {
-        *("balance", "config", "models", "parallel", "planning", "sampling", "shapes"),
+    "sampling": {"shapes"},
+    "parallel": {"balance"},
+    "training": {"balance", "data", "models", "parallel", "sampling"},
+    "config": {
+        *("balance", "data", "media", "models", "parallel", "sampling", "shapes"),
+        *("training", *READING),
     },
     "planning": {
-        *("balance", "config", "data", "models", "parallel", "shapes", "training"),
+        *("balance", "config", "data", "models", "parallel", "sampling", "shapes"),
+        *("targets", "training"),
     },
     "reports": {
         *("balance", "codecs", "data", "media", "planning", "shapes", "training"),
     },
     "runs": {
         *("balance", "codecs", "config", "data", "media", "models", "parallel"),
-        *("planning", "reports", "training"),
+        *("planning", "reports", "targets", "training"),
     },
+    **{name: {*READING, "fields"} - {name} for name in sorted(READING)},
+    "command": {"config", "field_help"},
+    "cli": {"command"},
+    "__main__": {"cli"},
 }
-PACKAGES = tuple(ALLOWED)
+NO_JAX = {"balance", "shapes", "targets"}
 
 
 def imported(path: Path) -> set[str]:
@@ -55,34 +68,86 @@ def imported(path: Path) -> set[str]:
     return parts
 
 
-def files(package: str) -> list[Path]:
-    return sorted((ROOT / "jaxload" / package).glob("**/*.py"))
+def files(part: str) -> list[Path]:
+    module = ROOT / "jaxload" / f"{part}.py"
+    return (
+        [module] if module.exists() else sorted(module.with_suffix("").glob("**/*.py"))
+    )
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_imports_only_what_it_may(package: str):
-    assert files(package)
-    for path in files(package):
-        foreign = imported(path) - {package} - LEAVES - ALLOWED[package]
+def parts() -> set[str]:
+    names = {p.stem for p in (ROOT / "jaxload").glob("*.py")} - {"__init__"}
+    folders = {p.parent.name for p in (ROOT / "jaxload").glob("*/__init__.py")}
+    return names | folders
+
+
+def test_every_part_has_its_place():
+    assert parts() == LEAVES | set(ALLOWED) | set(COMMANDS)
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_a_package_imports_only_what_it_may(part: str):
+    assert files(part)
+    for path in files(part):
+        foreign = imported(path) - {part} - LEAVES - ALLOWED[part]
         assert not foreign, f"{path.relative_to(ROOT)} imports {sorted(foreign)}"
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_every_edge_is_needed(part: str):
+    used = set().union(*(imported(path) for path in files(part)))
+    assert ALLOWED[part] - LEAVES <= used | READING
+
+
+def test_leaves_import_nothing_but_leaves():
+    for path in [path for leaf in LEAVES for path in files(leaf)]:
+        assert imported(path) <= LEAVES, path
+
+
+def test_there_is_no_cycle():
+    graph = {
+        part: set().union(*(imported(path) for path in files(part))) - {part}
+        for part in parts()
+    }
+    graphlib.TopologicalSorter(graph).prepare()  # Raises where there is one.
 
 
 def test_nothing_imports_a_command():
     for path in sorted((ROOT / "jaxload").glob("**/*.py")):
-        assert not imported(path) & COMMANDS, path
+        assert not imported(path) & set(COMMANDS), path
+
+
+def test_no_library_code_imports_a_benchmark_or_a_test():
+    for path in sorted((ROOT / "jaxload").glob("**/*.py")):
+        assert not {"benchmarks", "tests"} & top_level_imports(path), path
+
+
+def top_level_imports(path: Path) -> set[str]:
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            modules.add((node.module or "").split(".")[0])
+    return modules
 
 
 def test_shapes_and_balance_touch_no_device_and_no_file():
     for path in (*files("shapes"), *files("balance")):
-        tree = ast.parse(path.read_text())
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [alias.name for alias in node.names]
-                module = getattr(node, "module", None)
-                modules = {name.split(".")[0] for name in [*names, module or ""]}
-                assert not modules & {"jax", "flax", "pathlib", "os", "io"}, path
+        assert not top_level_imports(path) & {"jax", "flax", "pathlib", "os", "io"}
+        for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id not in ("open", "print"), path
+
+
+@pytest.mark.parametrize("part", sorted(NO_JAX))
+def test_a_pure_package_imports_no_jax(part: str):
+    modules = [".".join(p.relative_to(ROOT).with_suffix("").parts) for p in files(part)]
+    program = (
+        f"import importlib, sys; [importlib.import_module(m) for m in {modules!r}];"
+        "assert 'jax' not in sys.modules and 'flax' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
 
 
 def test_the_rule_sees_a_forbidden_import(tmp_path: Path):

@@ -1,6 +1,5 @@
-"""Tests of `python -m jaxload.plan` and jaxload.planning.planner."""
+"""Tests of `python -m jaxload.plan`, and of its way through prepare to train."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -8,13 +7,17 @@ import pytest
 from PIL import Image
 
 from jaxload import plan as plan_command
+from jaxload import prepare as prepare_command
 from jaxload import train as train_command
 from jaxload.balance.regression import Timing, fit_costs
-from jaxload.config import Config
-from jaxload.data.manifest import Manifest
+from jaxload.data.manifest import read_manifest
 from jaxload.errors import InputError
-from jaxload.planning.plan import from_dict
-from jaxload.planning.planner import check_plan, plan_run, token_limit
+from jaxload.planning import timing
+from jaxload.planning.plan import Plan, from_dict
+from jaxload.runs.planned import read_plan
+from jaxload.shapes.shape import Shape
+from jaxload.training.events import STEP, read_events
+from tests.media.media_files import moving_pattern, write_video
 
 
 def test_plan_prints_and_writes(tmp_path: Path, root: Path, capsys):
@@ -35,23 +38,6 @@ def test_refuses_a_number_of_replicas_that_is_none(
     arguments += ["--set", f"data.path={tmp_path / 'data'}"]
     with pytest.raises(InputError, match=f"{replicas} replicas: expected 1 or more"):
         plan_command.main(arguments)
-
-
-def test_a_plan_is_for_one_data_set_and_one_number_of_replicas(
-    debug_config: Config, debug_manifest: Manifest
-):
-    plan = plan_run(
-        debug_config,
-        debug_manifest,
-        token_limit(debug_config.balance.max_tokens),
-        num_replicas=2,
-    )
-    check_plan(plan, debug_manifest, num_replicas=2)
-    with pytest.raises(InputError, match="planned for 2 replicas, and there are 4"):
-        check_plan(plan, debug_manifest, num_replicas=4)
-    other = dataclasses.replace(debug_manifest, fingerprint={"codec": "other"})
-    with pytest.raises(InputError, match="the run was planned for another"):
-        check_plan(plan, other, num_replicas=2)
 
 
 @pytest.fixture
@@ -100,37 +86,74 @@ def test_costs_of_a_fit_are_used_and_named(root: Path, manifest_file: Path):
     ]
     fit = manifest_file.with_name("fit.json")
     fit.write_text(json.dumps(fit_costs(timings, source="measured once").to_dict()))
-    content = plan_for(root, manifest_file, "--costs", str(fit))
+    content = plan_for(root, manifest_file, "--set", f"balance.costs={fit}")
     assert content["sources"]["cost"] == "measured once"
     assert content["cost_model"]["unit"] == "s"
     longest = content["buckets"][-1]
-    seconds = 0.01 + longest["batch"] * (1e-6 * 32_760 + 1e-11 * 32_760**2)
+    batch = longest["program"]["batch"]
+    seconds = 0.01 + batch * (1e-6 * 32_760 + 1e-11 * 32_760**2)
     assert longest["cost"] == pytest.approx(seconds, rel=1e-6)
+
+
+def test_replicas_are_the_groups_of_devices_by_default(root: Path, manifest_file: Path):
+    assert plan_for(root, manifest_file)["num_replicas"] == 2
+    sharded = plan_for(root, manifest_file, "--set", "mesh.fsdp=2")
+    assert sharded["num_replicas"] == 1
+    assert sharded["mesh"] == {"replica": 1, "fsdp": 2, "tensor": 1}
+    assert all(bucket["program"]["batch"] % 2 == 0 for bucket in sharded["buckets"])
+    elsewhere = plan_for(root, manifest_file, "--devices", "8", "--set", "mesh.fsdp=2")
+    assert elsewhere["num_replicas"] == 4
 
 
 @pytest.mark.slow
 def test_bytes_are_compiled_and_confirmed(tmp_path: Path, root: Path):
     out = tmp_path / "plan.json"
     arguments = ["--config", str(root / "configs" / "debug.py"), "--out", str(out)]
-    arguments += ["--set", f"data.path={tmp_path / 'data'}"]
-    arguments += ["--set", "balance.max_bytes=1300000"]
+    arguments += ["--set", f"data.path={tmp_path / 'data'}", "--set", "mesh.fsdp=2"]
+    arguments += ["--set", "balance.max_bytes=1000000"]
     assert plan_command.main(arguments) == 0
     content = json.loads(out.read_text())
-    assert "memory_analysis()" in content["sources"]["memory"]
-    by_tokens = {"1x4x4": 16, "2x4x4": 8, "3x4x6": 3}
+    memory = content["sources"]["memory"]
+    assert memory.startswith("1,000,000 bytes of each device; programs by memory_an")
+    assert "compiled for cpu" in memory
+    by_tokens = {"1x4x4": 2 * 16, "2x4x4": 2 * 8, "3x4x6": 2 * 3}
     for bucket in content["buckets"]:
-        assert 500_000 < bucket["num_bytes"] <= 1_300_000
-        assert bucket["batch"] <= by_tokens[bucket["shape"]]
+        assert 500_000 < bucket["num_bytes"] <= 1_000_000
+        program = bucket["program"]
+        assert program["layout"] == {"batch": 2, "ring": 1, "heads": 1}
+        assert program["batch"] <= by_tokens[program["form"]]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--manifest", "none.csv"], r"none\.csv"),
-        (["--costs", "none.json"], r"fit none\.json: cannot be read"),
+        (["--set", "balance.costs=none.json"], r"fit none\.json: cannot be read"),
         (["--out", "no/such/plan.json"], r"no/such/plan.json: cannot be written"),
         (["--set", "balance.max_tokens=1"], r"balance.max_tokens=1: not one sample of"),
         (["--replicas", "1000"], r"no shape has a sample for each of 1000 replicas"),
+        (
+            ["--set", "mesh.fsdp=3"],
+            r"mesh.fsdp=3, .*2 devices cannot be divided so; the nearest that works is "
+            "mesh.replica=1 mesh.fsdp=2 mesh.tensor=1$",
+        ),
+        (
+            ["--set", "mesh.replica=3", "--devices", "8", "--set", "mesh.tensor=2"],
+            r"mesh.replica=3, .*8 devices cannot be divided so; the nearest that works "
+            "is mesh.replica=4 mesh.fsdp=1 mesh.tensor=2$",
+        ),
+        (["--devices", "0"], r"--devices 0: expected 1 or more$"),
+        (["--set", "mesh.fsdp=0"], r"mesh.fsdp=0: expected 1 or more$"),
+        (["--set", "model=wan-tinny"], r"wan-tinny.*did you mean 'wan-tiny'"),
+        (["--target", "h100"], r"target 'h100': .* did you mean 'h100-80gb'\?$"),
+        (
+            ["--set", "balance.max_tokens=0"],
+            r"balance.max_tokens=0: cpu does not tell how much memory it has; ",
+        ),
+        (
+            ["--set", "balance.max_bytes=9000000", "--devices", "8"],
+            r"balance.max_bytes=9000000: .*not here; name their type with --target",
+        ),
     ],
 )
 def test_bad_arguments_are_one_line(tmp_path: Path, root: Path, arguments, message):
@@ -141,9 +164,145 @@ def test_bad_arguments_are_one_line(tmp_path: Path, root: Path, arguments, messa
     assert "\n" not in str(error.value)
 
 
-def test_a_mixed_plan_is_not_trained_yet(tmp_path: Path, root: Path):
-    arguments = ["--config", str(root / "configs" / "debug.py")]
-    arguments += ["--workdir", str(tmp_path / "run")]
-    arguments += ["--set", "balance.policy=mixed"]
-    with pytest.raises(InputError, match=r"balance.policy=mixed: expected lockstep"):
-        train_command.main(arguments)
+# --- From a list of samples through prepare to train ---
+
+# Every run below has these programs, which other tests compile too; costs change none.
+CONFIG = """
+import dataclasses
+from pathlib import Path
+
+from jaxload.balance.config import BalanceConfig
+from jaxload.config import load
+from jaxload.parallel.config import MeshConfig
+
+
+def get_config():
+    debug = load(Path({debug!r}))
+    return dataclasses.replace(
+        debug,
+        data=dataclasses.replace(debug.data, path={data!r}),
+        synthetic=None,
+        mesh=MeshConfig(fsdp=2),
+        balance=BalanceConfig(max_tokens=8, rule="equal-token"),
+        train=dataclasses.replace(debug.train, num_steps=2, log_every=1),
+    )
+"""
+NUM_IMAGES, NUM_CLIPS = 9, 5
+
+
+class Project:
+    """A folder of media, the list of it, and a config that trains on it."""
+
+    def __init__(self, root: Path, directory: Path):
+        self.directory = directory
+        self.media, self.data = directory / "media", directory / "dataset"
+        self.list, self.config = directory / "list.csv", directory / "config.py"
+        debug = str(root / "configs" / "debug.py")
+        self.config.write_text(CONFIG.format(debug=debug, data=str(self.data)))
+        self.media.mkdir()
+        rows = ["id,num_frames,height,width,fps"]
+        for i in range(NUM_IMAGES):
+            name = f"image{i}.png"
+            Image.fromarray(moving_pattern(1, 32, 32, seed=i)[0]).save(
+                self.media / name
+            )
+            rows.append(f"{name},1,32,32,0")
+        for i in range(NUM_CLIPS):
+            name = f"clip{i}.mp4"
+            write_video(self.media / name, moving_pattern(5, 32, 32, seed=i), fps=16)
+            rows.append(f"{name},5,32,32,16")
+        self.list.write_text("\n".join(rows) + "\n")
+
+    def plan(self, name: str, *arguments: str) -> Path:
+        """Plans for the list, and returns the plan's file."""
+        out = self.directory / f"{name}.json"
+        options = ["--manifest", str(self.list), "--out", str(out), *arguments]
+        assert plan_command.main(["--config", str(self.config), *options]) == 0
+        return out
+
+    def prepare(self, plan: Path) -> None:
+        """Prepares the media in the shapes of a plan."""
+        options = ["--media", str(self.media), "--plan", str(plan), "--workers", "0"]
+        assert prepare_command.main(["--config", str(self.config), *options]) == 0
+
+    def train(self, name: str, *arguments: str) -> Plan:
+        """Trains two steps, and returns the plan that the run kept."""
+        workdir = self.directory / name
+        options = ["--workdir", str(workdir), *arguments]
+        assert train_command.main(["--config", str(self.config), *options]) == 0
+        steps = [event.step for event in read_events(workdir / "metrics.jsonl", STEP)]
+        assert steps == [0, 1]
+        return read_plan(workdir / "plan.json")
+
+
+@pytest.fixture(scope="module")
+def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project whose dataset is prepared in the shapes of a plan of its list."""
+    project = Project(root, tmp_path_factory.mktemp("project"))
+    project.prepare(project.plan("first"))
+    return project
+
+
+def test_a_dataset_prepared_from_a_list_has_the_samples_of_its_plan(project: Project):
+    plan = read_plan(project.plan("again"))
+    assert [str(bucket) for bucket in plan.buckets] == [
+        "1x4x4@4 on 2x1x1",
+        "2x4x4@2 on 2x1x1",
+    ]
+    manifest = read_manifest(project.data)
+    found = {shape: len(rows) for shape, rows in manifest.rows_by_shape.items()}
+    assert found == {Shape(1, 4, 4): NUM_IMAGES, Shape(2, 4, 4): NUM_CLIPS}
+    assert {b.shape: b.num_samples for b in plan.buckets} == found
+
+
+@pytest.mark.slow
+def test_a_plan_of_a_list_runs_on_the_dataset_prepared_from_it(project: Project):
+    path = project.plan("analytic")
+    planned, ran = read_plan(path), project.train("analytic-run", "--plan", str(path))
+    assert ran.buckets == planned.buckets
+    assert ran.left_out == ()
+    assert ran.dataset == read_manifest(project.data).digest() != planned.dataset
+
+
+@pytest.mark.slow
+def test_a_mixed_plan_with_calibrated_costs_runs_on_it_too(project: Project):
+    timings = [
+        Timing(batch=b, tokens=s, seconds=0.01 + 1e-4 * b * s + 1e-7 * b * s * s)
+        for s in (4, 8, 16)
+        for b in (1, 2, 4)
+    ]
+    fit = project.directory / "fit.json"
+    fit.write_text(json.dumps(fit_costs(timings, source="measured once").to_dict()))
+    assignments = ["balance.policy=mixed", f"balance.costs={fit}"]
+    path = project.plan("mixed", *(x for a in assignments for x in ("--set", a)))
+    planned, ran = read_plan(path), project.train("mixed-run", "--plan", str(path))
+    assert ran.sources["cost"] == "measured once"
+    assert (ran.cost_model, ran.cost_model.unit) == (planned.cost_model, "s")
+    assert (ran.buckets, ran.patterns) == (planned.buckets, planned.patterns)
+    assert ran.config.policy == "mixed"
+
+
+@pytest.mark.slow
+def test_costs_are_measured_before_training(
+    project: Project, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    # Programs that other tests compile too, timed with a clock that is made up: so
+    # short a time on a busy machine may not grow with tokens.
+    grid = [(Shape(*s), n) for s in ((1, 4, 4), (3, 4, 6)) for n in (1, 2)]
+    monkeypatch.setattr(timing, "default_grid", lambda _: [*grid, (Shape(2, 4, 4), 1)])
+    monkeypatch.setattr(timing, "_COMPILE_SHARE", float("inf"))
+    run = timing._Runner.run
+
+    def run_and_tell(runner: timing._Runner, step: timing._Step) -> float:
+        assert run(runner, step) > 0
+        return 0.01 + 1e-4 * step.program.tokens_per_device
+
+    monkeypatch.setattr(timing._Runner, "run", run_and_tell)
+    assignments = ["balance.costs=measure", "balance.measure_seconds=0.01"]
+    ran = project.train("measured", *(x for a in assignments for x in ("--set", a)))
+    source = "regressed from 5 micro-steps on 2 x cpu"
+    assert (ran.sources["cost"], ran.cost_model.unit) == (source, "s")
+    costs = [bucket.cost for bucket in ran.buckets]
+    assert costs == pytest.approx([0.01 + 1e-4 * 8] * 2, rel=1e-3)
+    printed = capsys.readouterr().out
+    assert f"cost: {source}" in printed

@@ -132,7 +132,7 @@ def test_the_shapes_of_a_plan_are_kept(media: Path, prepared: Path, tmp_path: Pa
     plan = tmp_path / "plan.json"
     options = ["--manifest", str(prepared / "media.parquet"), "--out", str(plan)]
     settings = ["--set", "shapes.max_frames=5", "--set", "balance.max_buckets=3"]
-    assert plan_command.main([*options, *settings]) == 0
+    assert plan_command.main([*options, *settings, "--replicas", "1"]) == 0
     assert prepare(media, tmp_path / "out", "--plan", str(plan)) == 0
     # The plan has its own rules: clips of 5 frames, although this config takes 17.
     assert set(read_manifest(tmp_path / "out").rows_by_shape) == {

@@ -11,6 +11,7 @@ from jaxload import train as train_command
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.runs.workdir import WorkDir
+from jaxload.training.events import STEP, read_events
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,13 @@ def workdir(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
 def test_two_replicas_and_two_micro_batches_a_step(workdir: Path):
     plan = json.loads((workdir / "plan.json").read_text())
     assert plan["num_replicas"] == 2
-    batches = {bucket["shape"]: bucket["batch"] for bucket in plan["buckets"]}
-    for line in (workdir / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        first, second = row["bucket"].split("+")
-        assert row["batch"] == 2 * (batches[first] + batches[second])
+    programs = [bucket["program"] for bucket in plan["buckets"]]
+    batches = {program["form"]: program["batch"] for program in programs}
+    events = read_events(workdir / "metrics.jsonl", STEP)
+    assert len(events) == 4
+    for event in events:
+        first, second = event.values["bucket"].split("+")
+        assert event.values["batch"] == 2 * (batches[first] + batches[second])
 
 
 @pytest.mark.slow

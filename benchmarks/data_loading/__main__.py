@@ -37,7 +37,7 @@ _STAGE_SCALES = ("demo", "image 480p", "clip 480p, 17 frames")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is measured."""
+    """Amount of work to measure."""
 
     scales: tuple[Scale, ...]
     workers: tuple[int, ...]
@@ -72,7 +72,7 @@ QUICK = Size(
 
 
 class Datasets:
-    """Data sets by the name of their scale, written when they are asked for."""
+    """Datasets by the name of their scale, written when they are asked for."""
 
     def __init__(self, scales: Sequence[Scale], directory: Path, progress: Console):
         self._scales = {scale.name: scale for scale in scales}
@@ -90,7 +90,7 @@ class Datasets:
         return self._written[name]
 
     def names(self, among: Sequence[str] | None = None) -> list[str]:
-        """Those there are, or those of them that are asked for."""
+        """Returns the names of all scales, or of those of them that are asked for."""
         return [name for name in self._scales if among is None or name in among]
 
 

@@ -1,6 +1,6 @@
 """Times a start in this process: `python -m benchmarks.data_loading.first_batch`.
 
-Its arguments are a data set's directory and a number of workers; it prints JSON.
+Its arguments are a dataset's directory and a number of workers; it prints JSON.
 """
 
 import json
@@ -18,27 +18,28 @@ def main() -> None:
     # Here, so that they are timed.
     from benchmarks.data_loading.many_rows import MAX_TEXT_TOKENS
     from benchmarks.data_loading.samples import make_schedule
-    from jaxload.data.loader import ReadAhead, micro_batch_dataset
+    from jaxload.data.config import DataConfig
+    from jaxload.data.loader import Loader
     from jaxload.data.manifest import read_manifest
-    from jaxload.data.source import DataConfig
 
     imported = time.perf_counter()
     manifest = read_manifest(Path(sys.argv[1]))
     checked = time.perf_counter()
     schedule = make_schedule(manifest, lambda shape: _BATCH)
     planned = time.perf_counter()
-    batches = micro_batch_dataset(
+    loader = Loader(
         manifest,
         schedule,
+        DataConfig(path=sys.argv[1], num_workers=int(sys.argv[2])),
         replicas=[0],
-        num_micro_steps=1_000,
+        num_at_once=1,
+        num_steps=1_000,
         num_text_tokens=MAX_TEXT_TOKENS,
     )
-    config = DataConfig(path=sys.argv[1], num_workers=int(sys.argv[2]))
-    reading = iter(ReadAhead(batches, config))
-    batch = next(reading)
+    reading = iter(loader)
+    arrays = next(reading).arrays
     done = time.perf_counter()
-    assert batch["latent"].shape[0] == batch["text"].shape[0] == _BATCH
+    assert arrays["latent"].shape[0] == arrays["text"].shape[0] == _BATCH
     # Not getrusage: its maximum includes what the parent had when it started this.
     status = Path("/proc/self/status").read_text()
     (kibibytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""A data set of millions of rows, whose shards are links to one small shard."""
+"""A dataset of millions of rows, whose shards are links to one small shard."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ _NUM_WORDS = 18  # About a hundred characters.
 
 
 def write_many(directory: Path, num_rows: int, advance: Callable[[int], None]) -> None:
-    """Writes a data set each of whose rows can be read; `advance` counts rows."""
+    """Writes a dataset each of whose rows can be read; `advance` counts rows."""
     assert num_rows % ROWS_PER_SHARD == 0
     directory.mkdir()
     rng = np.random.default_rng(0)

@@ -28,7 +28,7 @@ class Row:
     num_batches: int
     samples: tuple[int, ...]
     shared_growth: int
-    """Of the machine's shared memory, from the first quarter's end to the last's."""
+    """Growth of the machine's shared memory after the first quarter, in bytes."""
 
     @property
     def first(self) -> float:
@@ -42,7 +42,7 @@ class Row:
 
     @property
     def held(self) -> bool:
-        """Whether it did not grow."""
+        """Tells if memory did not grow by more than the goal allows."""
         growth = self.last - self.first
         return growth <= max(MAX_GROWTH * self.first, MAX_GROWTH_BYTES)
 

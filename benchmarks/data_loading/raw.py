@@ -1,4 +1,4 @@
-"""What ArrayRecord gives by itself: records one by one, whose bytes are dropped."""
+"""ArrayRecord by itself: reads records one by one and drops their bytes."""
 
 import contextlib
 import multiprocessing
@@ -61,7 +61,7 @@ class RawReaders:
             self._processes.append(process)
 
     def seconds(self, batches: Sequence[list[int]]) -> float:
-        """From the word to the last process's last record."""
+        """Returns the time until the last process has read its last record."""
         count = len(self._pipes)
         for i, pipe in enumerate(self._pipes):
             pipe.send([row for batch in batches[i::count] for row in batch])

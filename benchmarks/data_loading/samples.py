@@ -1,4 +1,4 @@
-"""Data sets that the benchmark writes: random latents, and text of random length."""
+"""Datasets that the benchmark writes: random latents, and text of random length."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -9,6 +9,7 @@ import safetensors
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.program import Grid, Program
 from jaxload.balance.schedule import Lockstep
 from jaxload.data.manifest import (
     Entry,
@@ -19,7 +20,7 @@ from jaxload.data.manifest import (
     write_manifest,
 )
 from jaxload.data.record import Record, encode_record
-from jaxload.data.source import Batch, open_records
+from jaxload.data.source import Arrays, open_records
 from jaxload.shapes.shape import Shape
 
 CHANNELS = 16
@@ -37,10 +38,10 @@ class Scale:
     shapes: tuple[Shape, ...]
     text_width: int
     batch_bytes: int
-    """Of the latents of a micro-batch, at most."""
+    """Upper bound on the bytes of a micro-batch's latents."""
 
     num_samples: int
-    """Of each shape."""
+    """Samples of each shape."""
 
     num_batches: int
     """Micro-batches of a round."""
@@ -60,7 +61,7 @@ class Scale:
 
 
 def latent_bytes(shape: Shape) -> int:
-    """In bfloat16."""
+    """Returns the bytes of a latent in bfloat16."""
     return 2 * CHANNELS * shape.frames * shape.height * shape.width
 
 
@@ -118,7 +119,7 @@ SCALES = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A data set on the disk, and in which order it is read."""
+    """A dataset on disk, and the order in which it is read."""
 
     scale: Scale
     manifest: Manifest
@@ -127,15 +128,15 @@ class Dataset:
 
     schedule: Lockstep
 
-    def rows(self, micro_step: int) -> np.ndarray:
-        """The rows of a micro-batch."""
-        micro_batch = self.schedule.micro_batch(micro_step, replica=0)
+    def rows(self, step: int) -> np.ndarray:
+        """Returns the rows of a step, which has one micro-batch."""
+        (micro_batch,) = self.schedule.micro_batches(step, replica=0)
         shape = self.schedule.buckets[micro_batch.bucket].shape
         return self.manifest.rows_by_shape[shape][micro_batch.members]
 
     @property
     def record_bytes(self) -> int:
-        """On the average."""
+        """Mean size of a record."""
         shards = self.manifest.shards
         return sum(shard.num_bytes for shard in shards) // len(self.manifest)
 
@@ -188,7 +189,7 @@ def draw_record(
 
 
 def entry_of(row: int, record: Record) -> Entry:
-    """What the manifest says of a sample."""
+    """Returns the manifest's row of a sample."""
     return Entry(
         id=str(row),
         source=f"{row}.mp4",
@@ -199,22 +200,26 @@ def entry_of(row: int, record: Record) -> Entry:
 
 
 def make_schedule(manifest: Manifest, batch: Callable[[Shape], int]) -> Lockstep:
-    """A bucket for each shape, one replica."""
+    """A bucket for each shape, one replica, one micro-batch a step."""
     buckets = [
-        Bucket(shape=shape, batch=batch(shape), num_samples=len(rows), cost=1.0)
+        Bucket(
+            program=Program(form=Grid.of(shape), batch=batch(shape)),
+            num_samples=len(rows),
+            cost=1.0,
+        )
         for shape, rows in manifest.rows_by_shape.items()
     ]
     return Lockstep(buckets=tuple(buckets), seed=0, num_replicas=1, accumulate=1)
 
 
-def decoded_batches(dataset: Dataset, count: int) -> Iterator[Batch]:
+def decoded_batches(dataset: Dataset, count: int) -> Iterator[Arrays]:
     """The first micro-batches, decoded one by one by the safetensors library.
 
     Bits, as 16-bit numbers.
     """
     records = open_records(dataset.manifest)
-    for micro_step in range(count):
-        rows = dataset.rows(micro_step)
+    for step in range(count):
+        rows = dataset.rows(step)
         latents = []
         text = np.zeros(
             (len(rows), NUM_TEXT_TOKENS, dataset.scale.text_width), np.uint16
@@ -232,7 +237,7 @@ def _bits(tensor: dict) -> np.ndarray:
     return np.frombuffer(tensor["data"], np.uint16).reshape(tensor["shape"])
 
 
-def check_batch(found: Batch, expected: Batch, what: str) -> None:
+def check_batch(found: Arrays, expected: Arrays, what: str) -> None:
     """Refuses a micro-batch that differs from what was decoded one by one."""
     for name, array in expected.items():
         if name not in found:

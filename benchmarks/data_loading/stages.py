@@ -1,9 +1,10 @@
-"""Where the time of a sample goes, in one thread."""
+"""Time of a sample by stage, in one thread."""
 
 import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -23,59 +24,70 @@ class Row:
     record_bytes: int
     seconds: float
     stages: tuple[float, ...]
-    """As in `STAGES`."""
+    """Seconds of each stage, in the order of `STAGES`."""
 
 
 def measure(dataset: Dataset, num_rounds: int) -> Row:
-    """Times stages and the whole in turn; the copy is what is left of the whole."""
+    """Times stages and the whole in turn; the copy is what is left of the whole.
+
+    Each round reads steps of its own, since a source remembers the schedule's answers
+    for recent steps.
+    """
     count = dataset.scale.num_batches
     source = MicroBatchSource(
         dataset.manifest,
         dataset.schedule,
         replicas=[0],
-        num_micro_steps=count,
+        num_at_once=1,
+        num_steps=(1 + num_rounds) * count,
         num_text_tokens=NUM_TEXT_TOKENS,
     )
     records = open_records(dataset.manifest)
-    batches = [dataset.rows(step).tolist() for step in range(count)]
-    rows = [row for batch in batches for row in batch]
-    kept = [records[row] for row in rows[: len(dataset.manifest)]]
 
-    def read() -> None:
+    def look_up(steps: range) -> None:
+        for step in steps:
+            dataset.rows(step)
+
+    def read(rows: list[int]) -> None:
         for row in rows:
             records[row]
 
-    def decode() -> None:
+    def decode(kept: list[bytes]) -> None:
         for content in kept:
             decode_record(content)
 
-    def look_up() -> None:
-        for step in range(count):
-            dataset.rows(step)
-
-    def whole() -> None:
-        for step in range(count):
+    def whole(steps: range) -> None:
+        for step in steps:
             source[step]
 
-    per_sample = {
-        look_up: len(rows),
-        read: len(rows),
-        decode: len(kept),
-        whole: len(rows),
-    }
-    taken: dict[Callable[[], None], list[float]] = {f: [] for f in per_sample}
-    for _ in range(1 + num_rounds):  # The first one warms up.
-        for function, samples in per_sample.items():
-            start = time.perf_counter()
-            function()
-            taken[function].append((time.perf_counter() - start) / samples)
-    *parts, total = (statistics.median(seconds[1:]) for seconds in taken.values())
+    rounds = []
+    for i in range(1 + num_rounds):
+        steps = range(i * count, (i + 1) * count)
+        # This also fills the caches of shuffled orders, which runs seldom miss.
+        rows = [row for step in steps for row in dataset.rows(step).tolist()]
+        kept = [records[row] for row in rows[: len(dataset.manifest)]]
+        rounds.append(
+            (
+                _seconds(look_up, steps) / len(rows),
+                _seconds(read, rows) / len(rows),
+                _seconds(decode, kept) / len(kept),
+                _seconds(whole, steps) / len(rows),
+            )
+        )
+    # The first one warms up.
+    *parts, total = map(statistics.median, zip(*rounds[1:], strict=True))
     return Row(
         name=dataset.scale.name,
         record_bytes=dataset.record_bytes,
         seconds=total,
         stages=(*parts, total - sum(parts)),
     )
+
+
+def _seconds(function: Callable[[Any], None], argument: Any) -> float:
+    start = time.perf_counter()
+    function(argument)
+    return time.perf_counter() - start
 
 
 def print_table(rows: Sequence[Row], console: Console) -> None:

@@ -1,4 +1,4 @@
-"""From a manifest of millions of rows to the first micro-batch."""
+"""Start-up: the time from a manifest of millions of rows to the first micro-batch."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ class Row:
     starts: tuple[Start, ...]
 
     def median(self, name: str) -> float:
-        """Of a field of the starts."""
+        """Returns the median of a field of the starts."""
         return statistics.median(getattr(start, name) for start in self.starts)
 
 

@@ -24,8 +24,8 @@ from benchmarks.data_loading.samples import (
     decoded_batches,
 )
 from benchmarks.data_loading.torch_process import TorchProcess, without_ids
-from jaxload.data.loader import ReadAhead, ReadAheadIterator, micro_batch_dataset
-from jaxload.data.source import DataConfig
+from jaxload.data.config import DataConfig
+from jaxload.data.loader import Loader, LoaderIterator
 
 LEAST_OF_RAW = 0.8
 LEAST_OF_TORCH = 2.0
@@ -50,7 +50,7 @@ class Row:
 
     @property
     def goals(self) -> str:
-        """Which goals hold."""
+        """Verdict on each goal."""
         words = [_held(self.ours / self.raw >= LEAST_OF_RAW)]
         if not math.isnan(self.torch):
             words.append(_held(self.ours / self.torch >= LEAST_OF_TORCH))
@@ -61,24 +61,24 @@ def _held(held: bool) -> str:
     return "held" if held else "[bold red]NOT HELD[/]"
 
 
-def open_ours(
-    dataset: Dataset, num_workers: int, num_micro_steps: int
-) -> ReadAheadIterator:
-    """Our loader, as training uses it."""
+def open_ours(dataset: Dataset, num_workers: int, num_steps: int) -> LoaderIterator:
+    """Opens our loader, as training uses it."""
     config = DataConfig(
         path=str(dataset.manifest.directory),
         num_workers=num_workers,
         num_threads=2,
         num_prefetch=_NUM_PREFETCH,
     )
-    batches = micro_batch_dataset(
+    loader = Loader(
         dataset.manifest,
         dataset.schedule,
+        config,
         replicas=[0],
-        num_micro_steps=num_micro_steps,
+        num_at_once=1,
+        num_steps=num_steps,
         num_text_tokens=NUM_TEXT_TOKENS,
     )
-    return iter(ReadAhead(batches, config))
+    return iter(loader)
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def _opened(
     batches: Sequence[list[int]],
     num_workers: int,
     torch: TorchProcess | None,
-) -> Iterator[tuple[RawReaders, ReadAheadIterator]]:
+) -> Iterator[tuple[RawReaders, LoaderIterator]]:
     raw = RawReaders(dataset.manifest, max(1, num_workers))
     ours = open_ours(dataset, num_workers, len(batches))
     if torch:
@@ -155,26 +155,26 @@ def _divide(count: int, seconds: float) -> float:
     return count / seconds
 
 
-def _run(ours: ReadAheadIterator, num_warm: int, num_timed: int) -> tuple[float, int]:
+def _run(ours: LoaderIterator, num_warm: int, num_timed: int) -> tuple[float, int]:
     for _ in range(num_warm):
         next(ours)
     start = time.perf_counter()
     num_samples = 0
     for _ in range(num_timed):
-        num_samples += len(next(ours)["id"])
+        num_samples += len(next(ours).arrays["id"])
     return time.perf_counter() - start, num_samples
 
 
 def check(
     dataset: Dataset,
-    ours: ReadAheadIterator,
+    ours: LoaderIterator,
     torch: TorchProcess | None,
     num_batches: int,
 ) -> None:
     """Refuses loaders whose micro-batches are not those of the records."""
     for step, expected in enumerate(decoded_batches(dataset, num_batches)):
         what = f"micro-batch {step} of {dataset.scale.name!r}"
-        check_batch(next(ours), expected, what)
+        check_batch(next(ours).arrays, expected, what)
         if torch:
             found = torch.read(Path(dataset.files) / "checked")
             check_batch(found, without_ids(expected), f"PyTorch's {what}")

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.data_loading.samples import NUM_TEXT_TOKENS, Dataset
 from jaxload.data.record import decode_record
-from jaxload.data.source import Batch
+from jaxload.data.source import Arrays
 
 VARIABLE = "JAXLOAD_BENCH_TORCH"
 _ROOT = Path(__file__).parents[2]
@@ -52,7 +52,7 @@ class TorchProcess:
         }
         self._ask({"open": order})
 
-    def read(self, path: Path) -> Batch:
+    def read(self, path: Path) -> Arrays:
         """The next micro-batch, by way of a file."""
         self._ask({"save": str(path)})
         batch = decode_record(path.read_bytes())
@@ -84,6 +84,6 @@ class TorchProcess:
         return json.loads(line)
 
 
-def without_ids(batch: Batch) -> dict[str, np.ndarray]:
-    """What PyTorch's micro-batch has of ours."""
+def without_ids(batch: Arrays) -> dict[str, np.ndarray]:
+    """Returns the arrays that PyTorch's micro-batch has too."""
     return {name: array for name, array in batch.items() if name != "id"}

@@ -1,4 +1,4 @@
-"""How long the demo waits for its data while it trains."""
+"""Share of its time that the demo waits for data while it trains."""
 
 import subprocess
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jaxload.training.events import read_metrics
+from jaxload.training.events import STEP, read_events
 
 MAX_WAIT = 0.01
 _WARM_STEPS = 20
@@ -26,10 +26,11 @@ def measure(directory: Path, num_steps: int, config: str = "configs/demo.py") ->
         stdout=subprocess.DEVNULL,
         cwd=_ROOT,
     )
-    rows = read_metrics(directory / "run" / "metrics.jsonl")
-    rows = [row for row in rows if row.step >= min(_WARM_STEPS, num_steps // 2)]
-    waited = sum(row.data_wait_seconds for row in rows)
-    return waited / sum(row.seconds for row in rows)
+    events = read_events(directory / "run" / "metrics.jsonl", STEP)
+    first = min(_WARM_STEPS, num_steps // 2)
+    steps = [event.values for event in events if event.step >= first]
+    waited = sum(step["data_wait_seconds"] for step in steps)
+    return waited / sum(step["seconds"] for step in steps)
 
 
 def print_wait(share: float, num_steps: int, console: Console) -> None:

@@ -17,9 +17,9 @@ import jax
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.models.h100 import lower_step
+from benchmarks.models.h100 import make_lowering, one_sample_each
 from jaxload.models import WanConfig
-from jaxload.parallel.sharding import make_mesh
+from jaxload.parallel.config import MeshConfig
 
 DEPTHS = (2, 8, 30)
 MAX_RATIO = 1.3
@@ -42,14 +42,13 @@ def measure(
     num_rounds: int = NUM_ROUNDS, advance: Callable[[], None] = lambda: None
 ) -> dict[int, float]:
     """Median seconds to lower and compile, by depth."""
-    mesh = make_mesh(jax.devices()[:1])
     seconds: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
     with _no_cache():
-        _compile(DEPTHS[0], mesh)  # What is set up once is not of a depth.
+        _compile(DEPTHS[0])  # What is set up once is not of a depth.
         for i in range(num_rounds):
             shift = i % len(DEPTHS)
             for depth in DEPTHS[shift:] + DEPTHS[:shift]:
-                seconds[depth].append(_compile(depth, mesh))
+                seconds[depth].append(_compile(depth))
             advance()
     return {depth: statistics.median(taken) for depth, taken in seconds.items()}
 
@@ -65,12 +64,14 @@ def _no_cache() -> Iterator[None]:
         jax.config.update(name, before)
 
 
-def _compile(depth: int, mesh: jax.sharding.Mesh) -> float:
+def _compile(depth: int) -> float:
     jax.clear_caches()  # Of what was traced.
     start = time.perf_counter()
-    step = lower_step(dataclasses.replace(CONFIG, depth=depth), mesh, _LATENT)
-    step.micro_step.compile()
-    step.update.compile()
+    config = dataclasses.replace(CONFIG, depth=depth)
+    lowering = make_lowering(config, MeshConfig(), jax.devices()[:1])
+    program = one_sample_each(lowering, _LATENT, "attention")
+    lowering.micro_step(program, lowering.placement.groups[0]).compile()
+    lowering.update().compile()
     return time.perf_counter() - start
 
 

@@ -12,41 +12,27 @@ are cut by jaxload.parallel.sharding. Needs the tools that benchmarks.h100 needs
 
 import dataclasses
 import json
-import math
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
-import jax
-import jax.numpy as jnp
-from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from jax.stages import Lowered
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import h100
 from jaxload import targets
-from jaxload.models import WanConfig, WanTransformer, preset
-from jaxload.models.remat import Remat
+from jaxload.balance.program import Grid, Program, Remat
+from jaxload.models import ModelConfig, WanConfig, preset
 from jaxload.ops import _ffi
-from jaxload.parallel.sharding import (
-    batch_sharding,
-    make_mesh,
-    param_shardings,
-    sharded,
-)
-from jaxload.planning.footprint import program_bytes
-from jaxload.training.objective import FlowConfig
-from jaxload.training.optimizer import (
-    OptimizerConfig,
-    learning_rate_schedule,
-    make_optimizer,
-)
-from jaxload.training.step import Trainer
+from jaxload.parallel.config import MeshConfig
+from jaxload.parallel.placement import place
+from jaxload.planning.footprint import UPDATE, program_bytes, resident_bytes
+from jaxload.training.config import FlowConfig, OptimizerConfig
+from jaxload.training.lowering import Lowering, bytes_per_device
+from jaxload.training.step import make_trainer
 
 # 81 frames of 480 x 832: 32,760 tokens.
 LATENT = (21, 60, 104)
@@ -99,10 +85,10 @@ class Finding:
     attention: list[str]
     """Types of the results of each cuDNN attention forward."""
 
-    gathers: list[str]
-    """Shapes that all-gathers make, such as `5120,13824`."""
+    collectives: dict[str, list[str]]
+    """Shapes of the results of each kind of collective, such as `5120,13824`."""
 
-    update_gathers: list[str]
+    update_collectives: dict[str, list[str]]
     """Those of the update."""
 
     @property
@@ -125,10 +111,12 @@ def find(
     assert isinstance(config, WanConfig)
     is_preset = remat == config.remat
     config = dataclasses.replace(config, remat=remat, depth=depth or config.depth)
-    mesh = make_mesh(targets.H100.devices(num_devices), fsdp=num_devices)
+    mesh = MeshConfig(fsdp=num_devices)
+    lowering = make_lowering(config, mesh, targets.H100.devices(num_devices))
+    program = one_sample_each(lowering, (frames, *LATENT[1:]), remat)
     start = time.perf_counter()
-    step = lower_step(config, mesh, (frames, *LATENT[1:]))
-    micro_step, update = step.micro_step.compile(), step.update.compile()
+    micro_step = lowering.micro_step(program, lowering.placement.groups[0]).compile()
+    update = lowering.update().compile()
     seconds = time.perf_counter() - start
     memory = micro_step.memory_analysis()
     assert memory is not None
@@ -139,9 +127,9 @@ def find(
         is_preset=is_preset,
         arguments=memory.argument_size_in_bytes,
         temporaries=memory.temp_size_in_bytes,
-        optimizer=step.optimizer_bytes,
-        micro_step=program_bytes(micro_step) + step.optimizer_bytes,
-        update=program_bytes(update),
+        optimizer=bytes_per_device(lowering.state.opt_state),
+        micro_step=program_bytes(micro_step) + resident_bytes(lowering, program),
+        update=program_bytes(update) + resident_bytes(lowering, UPDATE),
         capacity=targets.H100.memory_bytes,
         compile_seconds=seconds,
         calls=dict(
@@ -152,87 +140,40 @@ def find(
         attention=re.findall(
             r" = \((\w+\[[\d,]*\]).* custom-call\(.*\"__cudnn\$fmhaSoftmax\"", text
         ),
-        gathers=_gathered(text),
-        update_gathers=_gathered(update.as_text() or ""),
+        collectives=collectives(text),
+        update_collectives=collectives(update.as_text() or ""),
     )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Step:
-    """The programs of a train step, ready to be compiled."""
-
-    micro_step: Lowered
-    update: Lowered
-    optimizer_bytes: int
-    """Of its state, on each device."""
-
-
-def lower_step(config: WanConfig, mesh: Mesh, latent: Sequence[int]) -> Step:
-    """The step of one sample on each device."""
-    trainer, params = _make_trainer(config)
-    abstract = jax.eval_shape(trainer.init, params, nnx.State({}))
-    shardings = param_shardings(abstract, mesh)
-    state, sums = jax.tree.map(
-        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-        abstract,
-        shardings,
+def make_lowering(config: ModelConfig, mesh: MeshConfig, devices: list) -> Lowering:
+    """Returns the programs that a run of a model has on some devices."""
+    trainer = make_trainer(
+        config, FlowConfig(), OptimizerConfig(learning_rate=1e-4), seed=0
     )
-    micro_step = jax.jit(
-        trainer.micro_step, donate_argnums=1, out_shardings=shardings[1]
-    )
-    scalars = NamedSharding(mesh, PartitionSpec())
-    update = jax.jit(
-        trainer.update, donate_argnums=(0, 1), out_shardings=(*shardings, scalars)
-    )
-    with sharded(mesh):
-        return Step(
-            micro_step=micro_step.lower(state, sums, _batch(config, mesh, latent)),
-            update=update.lower(state, sums),
-            optimizer_bytes=_bytes_per_device(state.opt_state),
-        )
+    return Lowering(trainer, place(mesh, devices))
 
 
-def _make_trainer(config: WanConfig) -> tuple[Trainer, nnx.State]:
-    model = nnx.eval_shape(lambda: WanTransformer(config, rngs=nnx.Rngs(0)))
-    graphdef, params = nnx.split(model)
-    optimizer = OptimizerConfig(learning_rate=1e-4)
-    trainer = Trainer(
-        graphdef=graphdef,
-        optimizer=make_optimizer(optimizer),
-        learning_rate=learning_rate_schedule(optimizer),
-        flow=FlowConfig(),
-        seed=0,
-    )
-    return trainer, params
+def one_sample_each(lowering: Lowering, latent: Sequence[int], remat: Remat) -> Program:
+    """Returns the program of one sample on each device of a group."""
+    layout = lowering.placement.layout
+    return Program(form=Grid(*latent), batch=layout.batch, layout=layout, remat=remat)
 
 
-def _batch(
-    config: WanConfig, mesh: Mesh, latent: Sequence[int]
-) -> dict[str, jax.ShapeDtypeStruct]:
-    leaves = {
-        "latent": ((*latent, config.channels), jnp.bfloat16),
-        "text": ((config.num_text_tokens, config.text_dim), jnp.bfloat16),
-        "id": ((), jnp.int32),
-    }
-    return {
-        name: jax.ShapeDtypeStruct(
-            (mesh.size, *shape), dtype, sharding=batch_sharding(mesh)
-        )
-        for name, (shape, dtype) in leaves.items()
-    }
+_KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all")
 
 
-def _bytes_per_device(tree: Any) -> int:
-    return sum(
-        math.prod(x.sharding.shard_shape(x.shape)) * x.dtype.itemsize
-        for x in jax.tree.leaves(tree)
-    )
+def collectives(text: str) -> dict[str, list[str]]:
+    """Returns the shapes of the results of collectives, by kind.
 
-
-def _gathered(text: str) -> list[str]:
-    """The shapes of all results of all-gathers; of asynchronous ones, operands too."""
-    types = re.findall(r" = (.*?) all-gather(?:-start)?\(", text)
-    return sorted(set(re.findall(r"\w+\[([\d,]*)\]", " ".join(types))))
+    Of asynchronous ones the operands too, which stand in the same tuple.
+    """
+    found = {}
+    for kind in (*_KINDS, "collective-permute"):
+        types = re.findall(rf" = (.*?) {kind}(?:-start)?\(", text)
+        shapes = sorted(set(re.findall(r"\w+\[([\d,]*)\]", " ".join(types))))
+        if shapes:
+            found[kind] = shapes
+    return found
 
 
 def measure(case: str, remat: Remat, *options: int) -> Finding:

@@ -24,13 +24,10 @@ from benchmarks.models.h100 import USABLE_BYTES, missing_tools
 from jaxload import targets
 from jaxload.console import phase
 from jaxload.models import PRESETS, ModelConfig, WanConfig, make_model, preset
-from jaxload.parallel.sharding import (
-    batch_sharding,
-    make_mesh,
-    param_shardings,
-    sharded,
-)
-from jaxload.planning.analytic_cost import NUM_IMAGE_TOKENS, cost_of
+from jaxload.parallel.config import MeshConfig
+from jaxload.parallel.placement import place
+from jaxload.parallel.sharding import sharded
+from jaxload.planning.analytic_cost import NUM_IMAGE_TOKENS, analytic_cost
 from jaxload.planning.footprint import program_bytes
 from jaxload.shapes.shape import Shape
 
@@ -53,10 +50,11 @@ def device_bytes(config: ModelConfig, shape: Shape) -> int:
 
 
 def _compile_gradients(config: ModelConfig, shape: Shape) -> Compiled:
-    mesh = make_mesh(targets.H100.devices(NUM_DEVICES), fsdp=NUM_DEVICES)
+    devices = targets.H100.devices(NUM_DEVICES)
+    (group,) = place(MeshConfig(fsdp=NUM_DEVICES), devices).groups
     model = nnx.eval_shape(lambda: make_model(config, rngs=nnx.Rngs(0)))
     graphdef, params = nnx.split(model)
-    shardings = param_shardings(params, mesh)
+    shardings = group.state(params)
     params = jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         params,
@@ -64,7 +62,7 @@ def _compile_gradients(config: ModelConfig, shape: Shape) -> Compiled:
     )
     inputs = {
         name: jax.ShapeDtypeStruct(
-            (NUM_DEVICES, *dims), jnp.float32, sharding=batch_sharding(mesh)
+            (NUM_DEVICES, *dims), jnp.float32, sharding=group.batch
         )
         for name, dims in _input_shapes(config, shape).items()
     }
@@ -73,7 +71,7 @@ def _compile_gradients(config: ModelConfig, shape: Shape) -> Compiled:
     def gradients(params, inputs):
         return jnp.square(nnx.merge(graphdef, params)(**inputs)).sum()
 
-    with sharded(mesh):
+    with sharded(group.mesh):
         jitted = jax.jit(gradients, out_shardings=shardings)
         return jitted.lower(params, inputs).compile()
 
@@ -110,7 +108,8 @@ def print_table(progress: Console) -> None:
         print("|---|---|" + "---|" * len(SHAPES))
         for name, config in PRESETS.items():
             cells = [f"`{name}`", f"{num_parameters(config):,}"]
-            cost = cost_of(config)
+            assert config.remat != "auto"
+            cost = analytic_cost(config).laws[config.remat]
             for shape in SHAPES:
                 flops, num_bytes = float(cost(1, shape.tokens)), measure(name, shape)
                 over = "" if num_bytes <= USABLE_BYTES else " (over)"

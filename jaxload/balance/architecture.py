@@ -1,13 +1,11 @@
 """How many FLOPs the matmuls of a transformer take, from its sizes alone."""
 
 import dataclasses
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from jaxload.balance.cost import CostModel
+from jaxload.balance.cost import CostLaw
 from jaxload.balance.flops import Adapters, Flops, Matrix
-
-Remat = Literal["none", "attention", "full"]
-"""What a block keeps for its backward pass: all, its attention, or its input alone."""
+from jaxload.balance.program import Remat
 
 
 @runtime_checkable
@@ -157,13 +155,13 @@ class JointArchitecture:
         ) + Flops(per_sample=self.num_refiner_blocks * per_pair * text**2)
 
 
-def analytic_cost(
+def analytic_law(
     architecture: Architecture,
     *,
     remat: Remat = "none",
     adapters: Adapters | None = None,
-) -> CostModel:
-    """FLOPs of one training step: matmuls, at two FLOPs per multiply-add.
+) -> CostLaw:
+    """Returns the FLOPs of one micro-step: matmuls, at two FLOPs per multiply-add.
 
     Three times the forward pass, because the backward pass computes a gradient for
     both operands of each matmul; four times what a block computes again there. If only
@@ -177,23 +175,11 @@ def analytic_cost(
     )
     for matrix in architecture.matrices():
         flops += matrix.flops(again=remat != "none", adapters=adapters)
-    return _cost_model(flops, remat=remat, adapters=adapters)
-
-
-def _cost_model(flops: Flops, *, remat: Remat, adapters: Adapters | None) -> CostModel:
-    again = {
-        "none": "",
-        "attention": ", with each block's forward pass but its attention again",
-        "full": ", with each block's forward pass again",
-    }[remat]
-    trained = "" if adapters is None else f", of adapters of rank {adapters.rank}"
-    return CostModel(
+    return CostLaw(
         fixed=0.0,
         per_sample=float(flops.per_sample),
         per_token=float(flops.per_token),
         per_token_squared=float(flops.per_token_squared),
-        unit="FLOP",
-        source=f"analytic: matmuls, forward and backward{trained}{again}",
     )
 
 

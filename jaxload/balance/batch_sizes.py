@@ -2,75 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import numpy as np
 
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.config import BalanceConfig, Rule
 from jaxload.balance.cost import CostModel
+from jaxload.balance.memory import Limit
+from jaxload.balance.program import Program
 from jaxload.errors import InputError
-from jaxload.shapes.shape import Shape
-
-Rule = Literal["equal-token", "dual", "dual-cost"]
-Policy = Literal["lockstep", "mixed"]
-
-MaxBatch = Callable[[Shape], int]
-"""Samples of a shape that memory allows in one micro-batch; 0 if one is too many."""
 
 _MAX_BUDGETS = 512
 _FEW_REPLICAS = 16  # Budgets are judged for at least so many.
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BalanceConfig:
-    """How shapes, batch sizes and the deal over replicas are chosen."""
-
-    max_tokens: int
-    """Memory budget: tokens that one micro-batch may hold on one replica."""
-
-    max_bytes: int = 0
-    """Memory of a device; programs are compiled to see what fits. 0: tokens alone."""
-
-    max_compute_tokens: int = 0
-    """Compute budget: what one sequence of this many tokens costs; 0: searched."""
-
-    policy: Policy = "lockstep"
-    """Every replica runs the same bucket at once, or each its own."""
-
-    rule: Rule = "dual-cost"
-    """Batch size from memory alone, with tokens^exponent, or with the cost model."""
-
-    exponent: float = 0.0
-    """The power of the tokens in the rule `dual`; 0: fitted to the cost model."""
-
-    max_buckets: int = 32
-    """Shapes that are kept; what fits none of them is dropped, and counted."""
-
-    max_programs: int = 0
-    """Programs of a mixed plan, in which a shape may have several batch sizes; 0: at
-    most twice max_buckets."""
-
-    def __post_init__(self):
-        for name in ("max_tokens", "max_buckets"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"balance.{name}={getattr(self, name)}: expected 1 or more"
-                )
-        for name in ("max_bytes", "max_programs"):
-            if getattr(self, name) < 0:
-                raise InputError(
-                    f"balance.{name}={getattr(self, name)}: expected 0 or more"
-                )
-        if self.max_compute_tokens < 0:
-            raise InputError(
-                f"balance.max_compute_tokens={self.max_compute_tokens}: expected 0 "
-                "or more; 0 has the budget searched"
-            )
-        if self.exponent and self.exponent < 1.0:
-            raise InputError(
-                f"balance.exponent={self.exponent}: expected 1.0 or more, or 0 to have "
-                "it fitted; cost grows at least with the number of tokens"
-            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,81 +29,103 @@ class Catalogue:
 
 
 def choose_batches(
-    shapes: Sequence[Shape],
+    limits: Sequence[Limit],
     num_samples: Sequence[int],
     *,
     config: BalanceConfig,
     cost_model: CostModel,
-    max_batch: MaxBatch,
     num_replicas: int,
     together: bool = True,
 ) -> Catalogue:
-    """Gives each shape the largest batch that both budgets allow, and at least 1.
+    """Gives each form the largest batch that both budgets allow.
 
-    If replicas run a shape `together`, there is a micro-batch for each of them.
+    Args:
+        limits: The largest program of each form within the memory budget.
+        num_samples: Samples of each form.
+        config: Rule and budgets.
+        cost_model: Cost of a program.
+        num_replicas: Replicas that samples are divided among.
+        together: Whether all replicas run a form at once, so that there has to be a
+            micro-batch for each of them.
     """
-    tokens = np.array([shape.tokens for shape in shapes])
-    memory = np.array([max_batch(shape) for shape in shapes])
-    check_memory(shapes, memory, config)
+    programs = [limit.program for limit in limits]
+    unit = np.array([limit.unit for limit in limits])
+    # A unit is the smallest batch; n counts units.
+    samples = np.array([limit.samples_per_device for limit in limits])
+    fits = np.array([limit.max_units for limit in limits])
+    check_memory(limits, config)
     exponent = 0.0
     if config.rule == "dual":
-        exponent = config.exponent or max(1.0, cost_model.exponent(tokens))
-    price = _price(config.rule, cost_model, exponent)
-    available = np.array(num_samples) // (num_replicas if together else 1)
-    limit = np.maximum(1, np.minimum(memory, available))
+        exponent = config.exponent or max(1.0, cost_model.exponent(programs))
+    price = _Prices(config.rule, cost_model, exponent)
+    prices = samples * [price.sample(program) for program in programs]
+    available = np.array(num_samples) // (num_replicas if together else 1) // unit
+    limit = np.maximum(1, np.minimum(fits, available))
     if config.rule == "equal-token":
         budget, batch = 0.0, limit
     else:
         if config.max_compute_tokens:
-            budget = float(price(config.max_compute_tokens))
+            budget = price.tokens(config.max_compute_tokens, programs[-1])
         else:
+            cost = samples * [cost_model.sample(program) for program in programs]
             budget = _search_budget(
-                price(tokens),
+                prices,
                 limit,
-                np.array(num_samples),
-                tokens,
-                cost_model,
+                np.array(num_samples) / unit,
+                lambda n: cost_model.fixed + n * cost,
                 num_replicas,
             )
-        batch = _batches(price(tokens), limit, budget)
-    over = memory < 1
+        batch = _batches(prices, limit, budget)
+    over = fits < 1
     if budget:
-        over |= price(tokens) > budget * (1 + 1e-9)
+        over |= prices > budget * (1 + 1e-9)
+    sizes = (batch * unit).astype(int).tolist()
+    chosen = [p.resized(size) for p, size in zip(programs, sizes, strict=True)]
     buckets = tuple(
         Bucket(
-            shape=shape,
-            batch=int(batch[i]),
+            program=program,
             num_samples=num_samples[i],
-            cost=float(cost_model(int(batch[i]), shape.tokens)),
+            cost=cost_model(program),
             over_budget=bool(over[i]),
         )
-        for i, shape in enumerate(shapes)
+        for i, program in enumerate(chosen)
     )
     if config.rule == "dual-cost":
         budget += cost_model.fixed  # Paid once, whatever the batch.
     return Catalogue(buckets=buckets, budget=budget, exponent=exponent)
 
 
-def check_memory(
-    shapes: Sequence[Shape], memory: np.ndarray, config: BalanceConfig
-) -> None:
-    """Refuses a memory budget that not even the smallest shape fits into."""
-    if memory.max() < 1:
-        smallest = min(shapes, key=lambda shape: shape.tokens)
-        kind = "bytes" if config.max_bytes else "tokens"
-        raise InputError(
-            f"balance.max_{kind}={getattr(config, f'max_{kind}')}: not one sample of "
-            f"{smallest}, {smallest.tokens} tokens, fits; raise it, or shard sequences"
-        )
+def check_memory(limits: Sequence[Limit], config: BalanceConfig) -> None:
+    """Refuses a memory budget that not even the smallest form fits into."""
+    if any(limit.fits for limit in limits):
+        return
+    smallest = min((limit.program for limit in limits), key=lambda p: p.tokens)
+    budget = f"balance.max_tokens={config.max_tokens}"
+    if config.max_bytes or not config.max_tokens:
+        budget = f"balance.max_bytes={config.max_bytes or 'that of the device'}"
+    raise InputError(
+        f"{budget}: not one sample of {smallest.form}, {smallest.tokens} tokens, fits "
+        "on a device; raise it, shard the model over more devices (mesh.fsdp), or use "
+        "model.remat=full"
+    )
 
 
-def _price(
-    rule: Rule, cost_model: CostModel, exponent: float
-) -> Callable[[int | np.ndarray], np.ndarray]:
-    """What a rule takes one sample to cost."""
-    if rule == "dual":
-        return lambda tokens: np.asarray(tokens, float) ** exponent
-    return lambda tokens: np.asarray(cost_model.sample(np.asarray(tokens)), float)
+class _Prices:
+    """Price that a rule puts on one sample per device."""
+
+    def __init__(self, rule: Rule, cost_model: CostModel, exponent: float):
+        self._exponent = exponent if rule == "dual" else None
+        self._cost_model = cost_model
+
+    def sample(self, program: Program) -> float:
+        price = self.tokens(program.tokens, program)
+        return price / program.layout.devices_per_sample
+
+    def tokens(self, tokens: int, like: Program) -> float:
+        """Returns the price of so many tokens, with the remat policy of a program."""
+        if self._exponent is not None:
+            return float(tokens) ** self._exponent
+        return float(self._cost_model.laws[like.remat].sample(tokens))
 
 
 def _batches(price: np.ndarray, limit: np.ndarray, budget: float) -> np.ndarray:
@@ -171,12 +136,11 @@ def _batches(price: np.ndarray, limit: np.ndarray, budget: float) -> np.ndarray:
 def _search_budget(
     price: np.ndarray,
     limit: np.ndarray,
-    num_samples: np.ndarray,
-    tokens: np.ndarray,
-    cost_model: CostModel,
+    num_units: np.ndarray,
+    cost: Callable[[np.ndarray], np.ndarray],
     num_replicas: int,
 ) -> float:
-    """The budget at which replicas that draw buckets at random idle least.
+    """Returns the budget at which replicas that draw buckets at random idle least.
 
     Batches are whole, so a budget just below a multiple of a common price wastes up to
     one sample of every micro-batch. Those that some shape fills exactly are tried, from
@@ -190,10 +154,8 @@ def _search_budget(
     idle = []
     for budget in tried:
         batch = _batches(price, limit, budget)
-        cost = np.asarray(cost_model(batch, tokens))
-        idle.append(
-            expected_idle(cost, num_samples / batch, max(num_replicas, _FEW_REPLICAS))
-        )
+        weight, replicas = num_units / batch, max(num_replicas, _FEW_REPLICAS)
+        idle.append(expected_idle(cost(batch), weight, replicas))
     best = min(range(len(tried)), key=lambda i: (round(idle[i], 4), -tried[i]))
     return float(tried[best])
 

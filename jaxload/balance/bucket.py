@@ -1,29 +1,42 @@
-"""A bucket: one compiled program."""
+"""A bucket: a program and the samples that run through it."""
 
 import dataclasses
 
+from jaxload.balance.program import Program
 from jaxload.shapes.shape import Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bucket:
-    """A shape with a batch size."""
+    """A program with its samples, its cost and its bytes."""
 
-    shape: Shape
-    batch: int
-    """Samples of one micro-batch on one replica."""
-
+    program: Program
     num_samples: int
-    """Samples of the data set that have this shape, in whichever bucket they run."""
+    """Samples of the dataset that have this form, whichever bucket runs them."""
 
     cost: float
-    """Of one micro-batch, in the unit of the cost model."""
+    """Cost of one micro-batch on each device, in the unit of the cost model."""
 
     over_budget: bool = False
-    """A single sample is already more than a budget allows."""
+    """Whether one sample per device is already more than a budget allows."""
 
     num_bytes: int = 0
-    """Memory that the program takes on a device; 0: not known."""
+    """Memory that each device needs while the program runs; 0: not known."""
+
+    @property
+    def shape(self) -> Shape:
+        """Latent shape of the samples."""
+        return self.program.form.shape
+
+    @property
+    def batch(self) -> int:
+        """Samples of the replica's micro-batch."""
+        return self.program.batch
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one sample."""
+        return self.program.tokens
 
     def __str__(self) -> str:
-        return f"{self.shape}@{self.batch}"
+        return str(self.program)

@@ -1,49 +1,85 @@
-"""What a micro-batch costs, as a function of its batch size and its tokens."""
+"""Cost of a program on each device of its group."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+
+from jaxload.balance.program import REMATS, Program, Remat
 
 Number = int | float | np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CostModel:
-    """`fixed + B * (per_sample + per_token * S + per_token_squared * S^2)`.
+class CostLaw:
+    """`fixed + n * (per_sample + per_token * S + per_token_squared * S^2)`.
 
-    Two terms in S and not one power: the local exponent climbs from 1 towards 2 as
-    attention takes over from the matmuls, so no single exponent prices both an image
-    and a long clip.
+    The cost of n samples of S tokens each on a device. Two terms in S and not one
+    power: the local exponent climbs from 1 towards 2 as attention takes over from the
+    matmuls, so no single exponent prices both an image and a long clip.
     """
 
     fixed: float
-    """Of a micro-batch, whatever it holds."""
+    """Cost of a micro-batch, whatever it holds."""
 
     per_token: float
     per_token_squared: float
     per_sample: float = 0.0
-    """Of a sample, whatever its tokens: its text."""
+    """Cost of a sample, whatever its tokens: its text."""
 
-    unit: str
-    source: str
-    """Where the numbers come from; the plan repeats it."""
-
-    def __call__(self, batch: Number, tokens: Number) -> Number:
-        return self.fixed + batch * self.sample(tokens)
+    def __call__(self, samples: Number, tokens: Number) -> Number:
+        return self.fixed + samples * self.sample(tokens)
 
     def sample(self, tokens: Number) -> Number:
-        """What one more sample adds to a micro-batch."""
+        """Returns the cost that one more sample adds."""
         return self.per_sample + tokens * (
             self.per_token + self.per_token_squared * tokens
         )
 
-    def exponent(self, tokens: np.ndarray) -> float:
-        """The power of S that fits the cost of one sample best over some lengths.
+    def scaled(self, factor: float) -> "CostLaw":
+        """Returns the law with every coefficient times `factor`."""
+        fields = dataclasses.asdict(self)
+        return CostLaw(**{name: factor * value for name, value in fields.items()})
 
-        Least squares in logarithms, as a fit of the rule `B * S^p <= M_comp` is done.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CostModel:
+    """Cost of a program: one law for each remat policy."""
+
+    laws: Mapping[Remat, CostLaw]
+    unit: str
+    source: str
+    """Origin of the numbers; the plan repeats it."""
+
+    @classmethod
+    def of(cls, law: CostLaw, *, unit: str, source: str) -> "CostModel":
+        """Returns a model in which remat makes no difference."""
+        return cls(laws=dict.fromkeys(REMATS, law), unit=unit, source=source)
+
+    def __call__(self, program: Program) -> float:
+        fixed = self.laws[program.remat].fixed
+        return fixed + program.samples_per_device * self.sample(program)
+
+    def sample(self, program: Program) -> float:
+        """Returns the cost that one more sample adds on each device that shares it."""
+        cost = float(self.laws[program.remat].sample(program.tokens))
+        return cost / program.layout.devices_per_sample
+
+    @property
+    def fixed(self) -> float:
+        """Cost of a micro-batch, whatever it holds and whatever its remat."""
+        return next(iter(self.laws.values())).fixed
+
+    def exponent(self, programs: Sequence[Program]) -> float:
+        """Returns the power of S that is nearest to the cost of one sample.
+
+        Least squares in logarithms, as a regression of the rule `B * S^p <= M_comp`
+        is done.
         """
-        lengths = np.unique(tokens).astype(float)
-        if len(lengths) < 2:
-            lengths = lengths * np.array([1.0, 1.01])  # The local exponent.
-        slope, _ = np.polyfit(np.log(lengths), np.log(self.sample(lengths)), 1)
+        law_of: dict[float, CostLaw] = {p.tokens: self.laws[p.remat] for p in programs}
+        if len(law_of) < 2:  # The local exponent.
+            law_of |= {1.01 * tokens: law for tokens, law in law_of.items()}
+        price = {tokens: float(law.sample(tokens)) for tokens, law in law_of.items()}
+        logs = np.log(list(price)), np.log(list(price.values()))
+        slope, _ = np.polyfit(*logs, 1)
         return float(slope)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxload.balance.packing import fill_bins
-from jaxload.balance.pattern import Deal, Pattern, Program
+from jaxload.balance.pattern import BatchOption, Deal, Pattern
 from jaxload.balance.rounding import deal_idle, round_deal
 from jaxload.errors import InputError
 
@@ -31,19 +31,22 @@ _LADDER = (1, 2, 3, 4, 6, 8)  # Batch sizes that a shape may have besides its la
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Load:
-    """What there is of one shape."""
+class Supply:
+    """Samples of one shape."""
 
     num_samples: int
     cost: float
-    """Of one sample in a micro-batch."""
+    """Cost that one sample adds to a micro-batch."""
 
     max_batch: int
-    """Samples of a micro-batch that memory allows; at least 1."""
+    """Samples of a micro-batch that memory allows; at least one unit."""
+
+    unit: int = 1
+    """Smallest batch, of which every batch is a multiple."""
 
 
 def make_deal(
-    loads: Sequence[Load],
+    supplies: Sequence[Supply],
     *,
     fixed: float,
     accumulate: int,
@@ -54,28 +57,58 @@ def make_deal(
     """Deals the samples of some shapes.
 
     Args:
-      loads: What there is, at least one sample of each.
+      supplies: What there is, at least one sample of each.
       fixed: Cost of a micro-batch besides its samples.
       accumulate: Budgets that a replica gets in a step.
-      num_replicas: Replicas of a step; there have to be as many samples.
+      num_replicas: Replicas of a step; there have to be as many units of samples.
       max_programs: Programs that may be compiled; at least one for each shape.
       budget: The compute budget; 0 has it searched.
     """
-    num_samples = sum(load.num_samples for load in loads)
-    if num_samples < num_replicas:
-        raise InputError(
-            f"{num_samples} samples for {num_replicas} replicas: expected at least one "
-            "for each; use fewer replicas, or more data"
-        )
+    _check_enough(supplies, num_replicas)
     deals = []
     # Whole micro-batches of few samples leave gaps; batches that divide them leave
     # fewer, and small batches small ones.
     for pieces in (0, 1, _SMALL_PIECES):
-        solver = _Solver(loads, fixed, accumulate, num_replicas, pieces)
+        solver = _Solver(supplies, fixed, accumulate, num_replicas, pieces)
         deals.append(_deal(solver, max_programs, budget))
         if solver.idle(deals[-1]) <= _GOOD_ENOUGH:
             break
     return min(deals, key=solver.idle)
+
+
+def deal_again(
+    supplies: Sequence[Supply],
+    options: Sequence[BatchOption],
+    *,
+    fixed: float,
+    accumulate: int,
+    num_replicas: int,
+    budget: float,
+) -> Deal:
+    """Deals other numbers of samples with batch sizes that are given.
+
+    Args:
+      supplies: As in `make_deal`; shapes without an option are an error.
+      options: Batch sizes, at least one for each shape.
+      fixed: Cost of a micro-batch besides its samples.
+      accumulate: Budgets that a replica gets in a step.
+      num_replicas: Replicas of a step.
+      budget: The compute budget of the deal that the options come from.
+    """
+    _check_enough(supplies, num_replicas)
+    solver = _Solver(supplies, fixed, accumulate, num_replicas, pieces=0)
+    return solver.rounded(solver.solve(budget, tuple(options), _FINE))
+
+
+def _check_enough(supplies: Sequence[Supply], num_replicas: int) -> None:
+    """Refuses an epoch in which a replica would have nothing to run."""
+    if sum(supply.num_samples // supply.unit for supply in supplies) < num_replicas:
+        num_samples = sum(supply.num_samples for supply in supplies)
+        unit = max(supply.unit for supply in supplies)
+        raise InputError(
+            f"{num_samples} samples for {num_replicas} replicas: expected at least "
+            f"{'one' if unit == 1 else unit} for each; use fewer replicas, or more data"
+        )
 
 
 def _deal(solver: "_Solver", max_programs: int, budget: float) -> Deal:
@@ -95,7 +128,7 @@ class _Relaxed:
     """A deal in which patterns are used a fraction of a time."""
 
     budget: float
-    programs: tuple[Program, ...]
+    programs: tuple[BatchOption, ...]
     idle: float
     times: tuple[float, ...]
     patterns: tuple[np.ndarray, ...]
@@ -118,7 +151,7 @@ class _Solver:
 
     def __init__(
         self,
-        loads: Sequence[Load],
+        supplies: Sequence[Supply],
         fixed: float,
         accumulate: int,
         num_replicas: int,
@@ -126,20 +159,20 @@ class _Solver:
     ):
         self._num_replicas = num_replicas
         self._pieces = pieces
-        self._loads = loads
+        self._supplies = supplies
         self._fixed = fixed
         self._accumulate = accumulate
-        self._totals = np.array([load.num_samples for load in loads])
+        self._totals = np.array([supply.num_samples for supply in supplies])
 
     def most_at_once(self) -> float:
         """Cost of the dearest micro-batch that fits into memory."""
-        return max(self._cost(load, load.max_batch) for load in self._loads)
+        return max(self._cost(supply, supply.max_batch) for supply in self._supplies)
 
     def best_of(self, budgets: list[float], max_programs: int) -> _Relaxed:
         """The best with one program for each shape or, if it idles, some more."""
         options = [self.solve(b, self.largest(b), _COARSE) for b in budgets]
         best = min(options, key=_preference)
-        if best.idle > _GOOD_ENOUGH and max_programs > len(self._loads):
+        if best.idle > _GOOD_ENOUGH and max_programs > len(self._supplies):
             likely = sorted(options, key=_preference)[:_NUM_REFINED]
             options = [
                 self.solve(o.budget, self.ladder(o.budget), _COARSE) for o in likely
@@ -153,11 +186,11 @@ class _Solver:
         Multiples of what the shapes with the most work cost fill replica-steps without
         any help, so they are tried besides an even spread.
         """
-        least = self._fixed + max(load.cost for load in self._loads)
+        least = max(self._cost(supply, supply.unit) for supply in self._supplies)
         tried = np.linspace(least, most, _NUM_BUDGETS).tolist()
-        by_work = sorted(self._loads, key=lambda x: -x.num_samples * x.cost)
-        for load in by_work[:2]:
-            step = self._cost(load, 1) / self._accumulate
+        by_work = sorted(self._supplies, key=lambda x: -x.num_samples * x.cost)
+        for supply in by_work[:2]:
+            step = self._cost(supply, supply.unit) / self._accumulate
             first, last = math.ceil(least / step - 1e-9), math.floor(most / step + 1e-9)
             every = max(1, (last - first) // _NUM_BUDGETS)
             tried += [k * step for k in range(first, last + 1, every)]
@@ -167,26 +200,29 @@ class _Solver:
                 distinct.append(b)
         return distinct
 
-    def largest(self, budget: float) -> tuple[Program, ...]:
+    def largest(self, budget: float) -> tuple[BatchOption, ...]:
         """One program for each shape: as large as memory and the budget allow."""
         return tuple(
-            Program(shape=i, batch=self._batch(load, budget))
-            for i, load in enumerate(self._loads)
+            BatchOption(shape=i, batch=self._batch(supply, budget))
+            for i, supply in enumerate(self._supplies)
         )
 
-    def ladder(self, budget: float) -> tuple[Program, ...]:
+    def ladder(self, budget: float) -> tuple[BatchOption, ...]:
         """Several programs for each shape, to choose from."""
         programs = []
-        for i, load in enumerate(self._loads):
-            largest = self._batch(load, budget)
-            sizes = {b for b in (*_LADDER, largest // 2) if 0 < b < largest}
-            programs += [Program(shape=i, batch=b) for b in sorted(sizes | {largest})]
+        for i, supply in enumerate(self._supplies):
+            largest = self._batch(supply, budget) // supply.unit
+            sizes = {n for n in (*_LADDER, largest // 2) if 0 < n < largest}
+            programs += [
+                BatchOption(shape=i, batch=n * supply.unit)
+                for n in sorted(sizes | {largest})
+            ]
         return tuple(programs)
 
     def solve(
         self,
         budget: float,
-        programs: tuple[Program, ...],
+        programs: tuple[BatchOption, ...],
         resolution: int,
         start: _Relaxed | None = None,
     ) -> _Relaxed:
@@ -255,7 +291,7 @@ class _Solver:
 
     def idle(self, deal: Deal) -> float:
         """Idle share of a deal, if every step has one of the longest patterns."""
-        return deal_idle(deal, self._costs(deal.programs), self._totals)
+        return deal_idle(deal, self._costs(deal.options), self._totals)
 
     def _used(self, option: _Relaxed) -> list[int]:
         """Programs that are run, and at least one of each shape."""
@@ -269,25 +305,29 @@ class _Solver:
         return sorted(used)
 
     def _with(
-        self, budget: float, largest: set[Program], extra: list[Program]
+        self, budget: float, largest: set[BatchOption], extra: list[BatchOption]
     ) -> _Relaxed:
         programs = sorted({*largest, *extra}, key=lambda p: (p.shape, p.batch))
         return self.solve(budget, tuple(programs), _COARSE)
 
-    def _batch(self, load: Load, budget: float) -> int:
-        fits = math.floor((budget - self._fixed) / load.cost + 1e-9)
-        largest = max(1, min(load.max_batch, fits, load.num_samples))
+    def _batch(self, supply: Supply, budget: float) -> int:
+        unit = supply.unit
+        fits = math.floor((budget - self._fixed) / (unit * supply.cost) + 1e-9)
+        available = supply.num_samples // unit
+        largest = max(1, min(supply.max_batch // unit, fits, available))
         if not self._pieces:
-            return largest
-        largest = min(largest, max(1, load.num_samples // self._pieces))
+            return largest * unit
+        largest = min(largest, max(1, available // self._pieces))
         # Of batches not much smaller, the one that lacks least to use up all samples.
         return min(
-            range(largest, math.floor(largest * _MIN_EVEN), -1),
-            key=lambda batch: -load.num_samples % batch,
+            (n * unit for n in range(largest, math.floor(largest * _MIN_EVEN), -1)),
+            key=lambda batch: -supply.num_samples % batch,
         )
 
-    def _cost(self, load: Load, batch: int) -> float:
-        return self._fixed + batch * load.cost
+    def _cost(self, supply: Supply, batch: int) -> float:
+        return self._fixed + batch * supply.cost
 
-    def _costs(self, programs: Sequence[Program]) -> np.ndarray:
-        return np.array([self._cost(self._loads[p.shape], p.batch) for p in programs])
+    def _costs(self, programs: Sequence[BatchOption]) -> np.ndarray:
+        return np.array(
+            [self._cost(self._supplies[p.shape], p.batch) for p in programs]
+        )

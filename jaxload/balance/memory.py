@@ -1,74 +1,119 @@
-"""What a micro-batch takes in memory, as the compiler counted it."""
+"""Memory of a program on each device, regressed from a few that were compiled."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
+from scipy import optimize
+
+from jaxload.balance.program import Layout, Program, Remat
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
 
+Policy = tuple[Remat, Layout]
+"""Everything besides form and batch that decides the bytes of a program."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MemoryLine:
-    """`fixed + B * per_sample`: bytes of one device, for one shape."""
+class Limit:
+    """The largest program of a form that the memory budget allows."""
+
+    program: Program
+    fits: bool
+    """False if the smallest batch, which the program then has, is too much."""
+
+    unit: int
+    """Smallest batch, of which every batch is a multiple."""
+
+    @property
+    def max_units(self) -> int:
+        """Most units that fit; 0 if one does not."""
+        return self.program.batch // self.unit if self.fits else 0
+
+    @property
+    def samples_per_device(self) -> int:
+        """Samples of one unit on each device."""
+        return self.unit // self.program.layout.batch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MemoryLaw:
+    """`fixed + n * (per_sample + per_token * S)`: bytes of one device.
+
+    For n samples of S tokens each. Attention is computed in blocks, so memory has no
+    term in S squared.
+    """
 
     fixed: float
-    """Whatever the batch size: parameters, optimizer state, gradients."""
+    """Parameters, gradients and optimizer state, whatever the batch."""
 
     per_sample: float
-    source: str
-    """Where the numbers come from."""
+    per_token: float
 
-    def __post_init__(self):
-        if self.per_sample <= 0:
-            raise InputError(
-                f"memory of {self.per_sample:,.0f} bytes a sample ({self.source}): "
-                "expected more than 0; compile two batch sizes that lie further apart"
-            )
+    def __call__(self, program: Program) -> float:
+        return self.fixed + program.samples_per_device * self.sample(program.tokens)
 
-    def bytes(self, batch: int) -> float:
-        """What a micro-batch of this size takes."""
-        return self.fixed + batch * self.per_sample
+    def sample(self, tokens: int) -> float:
+        """Returns the bytes that one more sample per device adds."""
+        return self.per_sample + self.per_token * tokens
 
-    def max_batch(self, budget_bytes: int | float) -> int:
-        """The largest micro-batch within a budget; 0 if one sample does not fit."""
-        return max(0, int((budget_bytes - self.fixed) // self.per_sample))
+    def max_samples(self, tokens: int, budget: int) -> int:
+        """Returns the most samples per device within a budget of bytes; 0 if none."""
+        return max(0, int((budget - self.fixed) // self.sample(tokens)))
 
 
-def line_through(
-    first: tuple[int, int | float], second: tuple[int, int | float], *, source: str
-) -> MemoryLine:
-    """The line through the bytes of two batch sizes, each a pair (batch, bytes)."""
-    (batch1, bytes1), (batch2, bytes2) = first, second
-    if batch1 == batch2:
+def regress_memory(measured: Mapping[Program, int]) -> MemoryLaw:
+    """Returns the law nearest to the compiled bytes of some programs.
+
+    Relative errors are minimised and no coefficient is negative. Programs of one length
+    determine the bytes of a sample of that length and no other.
+    """
+    samples = {program.samples_per_device for program in measured}
+    if len(samples) < 2:
         raise InputError(
-            f"two programs of batch size {batch1}: expected two sizes, to draw a line"
+            f"memory of {len(measured)} programs with {sorted(samples)} samples per "
+            "device: expected two batch sizes or more; compile another one"
         )
-    per_sample = (bytes2 - bytes1) / (batch2 - batch1)
-    return MemoryLine(
-        fixed=bytes1 - batch1 * per_sample, per_sample=per_sample, source=source
-    )
+    n = np.array([program.samples_per_device for program in measured], float)
+    tokens = np.array([program.tokens for program in measured], float)
+    num_bytes = np.array(list(measured.values()), float)
+    columns = np.stack([np.ones_like(n), n, n * tokens], axis=1)
+    if len(set(tokens.tolist())) < 2:
+        columns[:, 1] = 0.0
+    relative = columns / num_bytes[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-300)
+    found = optimize.nnls(relative / scale, np.ones_like(num_bytes))[0] / scale
+    fixed, per_sample, per_token = found.tolist()
+    law = MemoryLaw(fixed=fixed, per_sample=per_sample, per_token=per_token)
+    if law.sample(int(tokens.max())) < 1:  # Byte; rounding seldom leaves an exact 0.
+        raise InputError(
+            f"memory of {len(measured)} programs that does not grow with samples: "
+            "expected larger batches to take more; compile batches further apart"
+        )
+    return law
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryModel:
-    """The memory of every shape that was compiled."""
+    """Bytes of a program: one law for each remat policy and layout."""
 
-    lines: Mapping[Shape, MemoryLine]
+    laws: Mapping[Policy, MemoryLaw]
 
-    def line(self, shape: Shape) -> MemoryLine:
-        """The line of a shape."""
-        if shape not in self.lines:
-            known = ", ".join(map(str, sorted(self.lines)))
+    def __call__(self, program: Program) -> float:
+        return self.law(program.remat, program.layout)(program)
+
+    def law(self, remat: Remat, layout: Layout) -> MemoryLaw:
+        """Returns the law of a policy; an error names those that there are."""
+        if (remat, layout) not in self.laws:
+            known = ", ".join(f"{r} on {x}" for r, x in self.laws)
             raise InputError(
-                f"memory of shape {shape}: not compiled, only {known or 'nothing'}; "
-                "measure it too"
+                f"memory of remat={remat} on {layout}: not compiled, only "
+                f"{known or 'nothing'}; compile it too"
             )
-        return self.lines[shape]
+        return self.laws[remat, layout]
 
-    def bytes(self, shape: Shape, batch: int) -> float:
-        """What a micro-batch of a shape takes on one device."""
-        return self.line(shape).bytes(batch)
 
-    def max_batch(self, shape: Shape, budget_bytes: int | float) -> int:
-        """The largest micro-batch of a shape; 0 if one sample does not fit."""
-        return self.line(shape).max_batch(budget_bytes)
+def probe_shapes(shapes: Sequence[Shape]) -> list[Shape]:
+    """Returns the shapes to compile for a regression: the shortest and the longest."""
+    ordered = sorted(shapes, key=lambda shape: shape.tokens)
+    return list(dict.fromkeys((ordered[0], ordered[-1])))

@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.pattern import Pattern
+from jaxload.balance.program import Program
 from jaxload.balance.schedule import MicroBatch
 from jaxload.balance.stream import shuffled, stream_members
 
@@ -36,6 +37,16 @@ class Mixed:
 
     seed: int
     num_replicas: int
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """Programs of the catalogue, by bucket."""
+        return tuple(bucket.program for bucket in self.buckets)
+
+    @property
+    def max_micro_batches(self) -> int:
+        """Micro-batches of the pattern that has the most."""
+        return max(sum(pattern.counts) for pattern in (*self.patterns, *self.rest))
 
     def step_counts(self, step: int) -> np.ndarray:
         """Micro-batches of each bucket on each replica, [replicas, buckets]."""

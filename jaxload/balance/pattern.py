@@ -4,21 +4,22 @@ import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Program:
-    """A shape with a batch size."""
+class BatchOption:
+    """A batch size that a deal may use for one shape."""
 
     shape: int
-    """Index into the loads."""
+    """Index into the supplies."""
 
     batch: int
+    """Samples of a micro-batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Pattern:
-    """What one replica runs in one step."""
+    """Micro-batches that one replica runs in one step."""
 
     counts: tuple[int, ...]
-    """Micro-batches of each program."""
+    """Micro-batches of each option, in the order of the deal's options."""
 
     times: int
     """Replica-steps of an epoch that run it."""
@@ -28,7 +29,7 @@ class Pattern:
 class Deal:
     """An epoch, as patterns; the `rest` are used once each."""
 
-    programs: tuple[Program, ...]
+    options: tuple[BatchOption, ...]
     budget: float
     """Compute budget: cost of a replica-step, over the number of accumulations."""
 

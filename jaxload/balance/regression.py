@@ -8,19 +8,20 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from jaxload.balance.cost import CostModel, Number
+from jaxload.balance.cost import CostLaw, Number
+from jaxload.balance.program import REMATS, Remat
 from jaxload.errors import InputError
 
 MIN_POINTS = 5
 MIN_LENGTHS = 3
-_FORMAT = 1
+_FORMAT = 2
 _HELD_OUT_SHARE = 0.25
 _EXPONENTS = np.linspace(0.5, 3.0, 51)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """What one micro-batch took: `batch` samples of `tokens` tokens each."""
+    """Seconds of one micro-batch: `batch` samples of `tokens` tokens on each device."""
 
     batch: int
     tokens: int
@@ -85,7 +86,15 @@ class FittedPoint:
 class CostFit:
     """Two laws fitted to the same points: the cost model, and a single power."""
 
-    cost: CostModel
+    cost: CostLaw
+    """Seconds of n samples of S tokens on each device."""
+
+    source: str
+    """Devices and number of micro-steps that were timed."""
+
+    remat: Remat
+    """Policy that the timed micro-steps had."""
+
     power_law: PowerLaw
     cost_goodness: Goodness
     power_law_goodness: Goodness
@@ -103,8 +112,15 @@ class CostFit:
             found = content["format"]
             if found != _FORMAT:
                 raise ValueError(f"format {found!r}, expected {_FORMAT}")
+            source, remat = content["source"], content["remat"]
+            if not isinstance(source, str):
+                raise ValueError(f"source={source!r}")
+            if remat not in REMATS:
+                raise ValueError(f"remat={remat!r}")
             return cls(
-                cost=_record(CostModel, content["cost"]),
+                cost=_record(CostLaw, content["cost"]),
+                source=source,
+                remat=remat,
                 power_law=_record(PowerLaw, content["power_law"]),
                 cost_goodness=_record(Goodness, content["cost_goodness"]),
                 power_law_goodness=_record(Goodness, content["power_law_goodness"]),
@@ -117,7 +133,9 @@ class CostFit:
             ) from error
 
 
-def fit_costs(timings: Sequence[Timing], *, source: str) -> CostFit:
+def fit_costs(
+    timings: Sequence[Timing], *, source: str, remat: Remat = "none"
+) -> CostFit:
     """Fits both laws to about three quarters of the points, and tests on the rest.
 
     Relative errors are minimised, because a plan compares short micro-batches as well
@@ -139,12 +157,10 @@ def fit_costs(timings: Sequence[Timing], *, source: str) -> CostFit:
             f"{len(points)} timings that do not grow with tokens: expected longer ones "
             "to take longer; measure longer micro-batches, or on a machine less busy"
         )
-    cost = CostModel(
+    cost = CostLaw(
         fixed=float(fixed),
         per_token=float(per_token),
         per_token_squared=float(per_token_squared),
-        unit="s",
-        source=source,
     )
     power_law = _fit_power_law(batch[used], tokens[used], seconds[used])
     two_term, power = (
@@ -152,6 +168,8 @@ def fit_costs(timings: Sequence[Timing], *, source: str) -> CostFit:
     )
     return CostFit(
         cost=cost,
+        source=source,
+        remat=remat,
         power_law=power_law,
         cost_goodness=_goodness(two_term, seconds, held_out),
         power_law_goodness=_goodness(power, seconds, held_out),

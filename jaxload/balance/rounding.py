@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jaxload.balance.packing import partition
-from jaxload.balance.pattern import Deal, Pattern, Program
+from jaxload.balance.pattern import BatchOption, Deal, Pattern
 
 _SLACK = 1e-3  # Share of a budget that a pattern of the rest may be over it.
 _MAX_TRIES = 8
@@ -23,7 +23,7 @@ _SHORT_EPOCH = 48  # Micro-batches.
 
 
 def round_deal(
-    programs: tuple[Program, ...],
+    programs: tuple[BatchOption, ...],
     costs: np.ndarray,
     totals: np.ndarray,
     *,
@@ -61,7 +61,7 @@ def round_deal(
     # A step may touch two epochs, with as many from each.
     rest = _merge_empty(rest, programs, left, allowed=(num_replicas - 1) // 2)
     return Deal(
-        programs=programs,
+        options=programs,
         budget=budget,
         patterns=tuple(sorted(patterns, key=lambda p: p.counts, reverse=True)),
         rest=tuple(Pattern(counts=tuple(c), times=1) for c in rest),
@@ -73,16 +73,16 @@ def deal_idle(deal: Deal, costs: np.ndarray, totals: np.ndarray) -> float:
     cost = np.array([np.dot(p.counts, costs) for p in (*deal.patterns, *deal.rest)])
     times = np.array([p.times for p in deal.patterns], np.int64)
     work = float(cost[: len(times)] @ times)
-    uses = _uses(deal.programs, len(totals))
+    uses = _uses(deal.options, len(totals))
     left = totals.copy()
     for pattern in deal.patterns:
         left = left - pattern.times * (uses @ np.array(pattern.counts))
-    for shape, program in enumerate(_smallest(deal.programs, len(totals))):
-        work += left[shape] / deal.programs[program].batch * costs[program]
+    for shape, program in enumerate(_smallest(deal.options, len(totals))):
+        work += left[shape] / deal.options[program].batch * costs[program]
     return float(1 - work / (deal.num_bins * cost.max()))
 
 
-def _uses(programs: tuple[Program, ...], num_shapes: int) -> np.ndarray:
+def _uses(programs: tuple[BatchOption, ...], num_shapes: int) -> np.ndarray:
     """Samples of each shape that a micro-batch of each program takes."""
     uses = np.zeros((num_shapes, len(programs)), np.int64)
     for j, program in enumerate(programs):
@@ -90,7 +90,7 @@ def _uses(programs: tuple[Program, ...], num_shapes: int) -> np.ndarray:
     return uses
 
 
-def _smallest(programs: tuple[Program, ...], num_shapes: int) -> list[int]:
+def _smallest(programs: tuple[BatchOption, ...], num_shapes: int) -> list[int]:
     """Each shape's program with the smallest batch."""
     return [
         min(
@@ -117,7 +117,7 @@ def _within_totals(
 
 
 def _pack(
-    programs: tuple[Program, ...],
+    programs: tuple[BatchOption, ...],
     costs: np.ndarray,
     left: np.ndarray,
     room: float,
@@ -148,7 +148,7 @@ def _pack(
 
 
 def _ordered(
-    rest: list[list[int]], programs: tuple[Program, ...], left: np.ndarray
+    rest: list[list[int]], programs: tuple[BatchOption, ...], left: np.ndarray
 ) -> list[list[int]]:
     """An order in which, if there is one, each has something to run in every epoch.
 
@@ -165,7 +165,7 @@ def _ordered(
 
 
 def _without_work(
-    rest: list[list[int]], programs: tuple[Program, ...], left: np.ndarray
+    rest: list[list[int]], programs: tuple[BatchOption, ...], left: np.ndarray
 ) -> list[int]:
     """Those of the rest that are empty in epochs that bring no whole micro-batch."""
     if not rest:
@@ -179,7 +179,7 @@ def _without_work(
 
 def _merge_empty(
     rest: list[list[int]],
-    programs: tuple[Program, ...],
+    programs: tuple[BatchOption, ...],
     left: np.ndarray,
     *,
     allowed: int,

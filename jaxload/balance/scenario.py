@@ -1,32 +1,33 @@
-"""A setting: samples, costs, budgets and replicas, and the schedules that they give."""
+"""A scenario: samples, costs, budgets and replicas, and the schedules they give."""
 
 import dataclasses
+from collections.abc import Callable
 
-from jaxload.balance.batch_sizes import (
-    BalanceConfig,
-    Catalogue,
-    MaxBatch,
-    Rule,
-    choose_batches,
-)
+from jaxload.balance.batch_sizes import Catalogue, choose_batches
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.config import BalanceConfig, Rule
 from jaxload.balance.cost import CostModel
-from jaxload.balance.deal import Load, make_deal
+from jaxload.balance.deal import Supply, deal_again, make_deal
+from jaxload.balance.memory import Limit
 from jaxload.balance.mixed import Mixed
-from jaxload.balance.pattern import Deal
+from jaxload.balance.pattern import BatchOption, Deal
 from jaxload.balance.schedule import Lockstep
 from jaxload.errors import InputError
 from jaxload.shapes.cover import Cover
+from jaxload.shapes.shape import Shape
+
+MaxProgram = Callable[[Shape], Limit]
+"""Returns the largest program for samples of a shape that memory allows."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What a plan is made from, and policies are compared on."""
+class Scenario:
+    """Inputs that a plan is made from, and policies are compared on."""
 
     cover: Cover
     config: BalanceConfig
     cost_model: CostModel
-    max_batch: MaxBatch
+    limit: MaxProgram
     num_replicas: int
     accumulate: int
     seed: int = 0
@@ -39,96 +40,120 @@ class Setting:
                 "least one for each; use fewer replicas, or more data"
             )
 
+    def limits(self) -> list[Limit]:
+        """Returns the largest program of each shape."""
+        return [self.limit(shape) for shape in self.cover.shapes]
+
 
 def batches_by_rule(
-    setting: Setting, rule: Rule, *, together: bool = False
+    scenario: Scenario, rule: Rule, *, together: bool = False
 ) -> Catalogue:
-    """One bucket for each shape, by a rule; see `choose_batches`."""
+    """Returns one bucket for each shape, by a rule; see `choose_batches`."""
     return choose_batches(
-        setting.cover.shapes,
-        setting.cover.num_samples,
-        config=dataclasses.replace(setting.config, rule=rule),
-        cost_model=setting.cost_model,
-        max_batch=setting.max_batch,
-        num_replicas=setting.num_replicas,
+        scenario.limits(),
+        scenario.cover.num_samples,
+        config=dataclasses.replace(scenario.config, rule=rule),
+        cost_model=scenario.cost_model,
+        num_replicas=scenario.num_replicas,
         together=together,
     )
 
 
-def deal_of(setting: Setting) -> Deal:
-    """Deals the samples of a setting."""
-    config, cost_model = setting.config, setting.cost_model
+def deal_of(scenario: Scenario) -> Deal:
+    """Deals the samples of a scenario."""
+    config, cost_model = scenario.config, scenario.cost_model
     budget = 0.0
     if config.max_compute_tokens:
-        budget = cost_model(1, config.max_compute_tokens)
+        law = cost_model.laws[scenario.limits()[-1].program.remat]
+        budget = float(law(1, config.max_compute_tokens))
     return make_deal(
-        [
-            Load(
-                num_samples=n,
-                cost=float(cost_model.sample(shape.tokens)),
-                max_batch=max(1, setting.max_batch(shape)),
-            )
-            for shape, n in zip(
-                setting.cover.shapes, setting.cover.num_samples, strict=True
-            )
-        ],
+        _supplies(scenario),
         fixed=cost_model.fixed,
-        accumulate=setting.accumulate,
-        num_replicas=setting.num_replicas,
+        accumulate=scenario.accumulate,
+        num_replicas=scenario.num_replicas,
         max_programs=config.max_programs or 2 * config.max_buckets,
-        budget=float(budget),
+        budget=budget,
     )
 
 
-def deal_buckets(deal: Deal, setting: Setting) -> tuple[Bucket, ...]:
-    """The programs of a deal."""
-    cover = setting.cover
+def deal_buckets_again(
+    scenario: Scenario, buckets: tuple[Bucket, ...], budget: float
+) -> Deal:
+    """Deals the samples of a scenario over the programs of an earlier deal."""
+    shapes = list(scenario.cover.shapes)
+    return deal_again(
+        _supplies(scenario),
+        [BatchOption(shape=shapes.index(b.shape), batch=b.batch) for b in buckets],
+        fixed=scenario.cost_model.fixed,
+        accumulate=scenario.accumulate,
+        num_replicas=scenario.num_replicas,
+        budget=budget,
+    )
+
+
+def deal_buckets(deal: Deal, scenario: Scenario) -> tuple[Bucket, ...]:
+    """Returns the buckets of a deal, in the order of its options."""
+    cover, limits = scenario.cover, scenario.limits()
     buckets = []
-    for program in deal.programs:
-        shape = cover.shapes[program.shape]
-        cost = float(setting.cost_model(program.batch, shape.tokens))
+    for option in deal.options:
+        limit = limits[option.shape]
+        program = limit.program.resized(option.batch)
+        cost = scenario.cost_model(program)
+        too_dear = cost > deal.budget * scenario.accumulate * (1 + 1e-3)
         buckets.append(
             Bucket(
-                shape=shape,
-                batch=program.batch,
-                num_samples=cover.num_samples[program.shape],
+                program=program,
+                num_samples=cover.num_samples[option.shape],
                 cost=cost,
-                over_budget=setting.max_batch(shape) < 1
-                or cost > deal.budget * setting.accumulate * (1 + 1e-3),
+                over_budget=not limit.fits or too_dear,
             )
         )
     return tuple(buckets)
 
 
-def can_lockstep(setting: Setting) -> bool:
-    """Whether any shape has a sample for each replica."""
-    return max(setting.cover.num_samples) >= setting.num_replicas
+def can_lockstep(scenario: Scenario) -> bool:
+    """Returns whether any shape has a sample for each replica."""
+    return max(scenario.cover.num_samples) >= scenario.num_replicas
 
 
-def make_lockstep(setting: Setting) -> Lockstep:
-    """The lockstep schedule, of the shapes that have a sample for each replica."""
-    buckets = batches_by_rule(setting, setting.config.rule, together=True).buckets
-    enough = [b for b in buckets if b.num_samples >= b.batch * setting.num_replicas]
+def make_lockstep(scenario: Scenario) -> Lockstep:
+    """Returns the lockstep schedule of the shapes with a batch for each replica."""
+    buckets = batches_by_rule(scenario, scenario.config.rule, together=True).buckets
+    enough = [b for b in buckets if b.num_samples >= b.batch * scenario.num_replicas]
     if not enough:
         raise InputError(
-            f"no shape has {setting.num_replicas} samples, one for each replica of a "
+            f"no shape has {scenario.num_replicas} samples, one for each replica of a "
             "lockstep; use fewer replicas, or the mixed policy"
         )
     return Lockstep(
         buckets=tuple(enough),
-        seed=setting.seed,
-        num_replicas=setting.num_replicas,
-        accumulate=setting.accumulate,
+        seed=scenario.seed,
+        num_replicas=scenario.num_replicas,
+        accumulate=scenario.accumulate,
     )
 
 
-def make_mixed(setting: Setting) -> Mixed:
-    """The mixed schedule."""
-    deal = deal_of(setting)
+def make_mixed(scenario: Scenario) -> Mixed:
+    """Returns the mixed schedule."""
+    deal = deal_of(scenario)
     return Mixed(
-        buckets=deal_buckets(deal, setting),
+        buckets=deal_buckets(deal, scenario),
         patterns=deal.patterns,
         rest=deal.rest,
-        seed=setting.seed,
-        num_replicas=setting.num_replicas,
+        seed=scenario.seed,
+        num_replicas=scenario.num_replicas,
     )
+
+
+def _supplies(scenario: Scenario) -> list[Supply]:
+    return [
+        Supply(
+            num_samples=num_samples,
+            cost=scenario.cost_model.sample(limit.program) / limit.program.layout.batch,
+            max_batch=limit.program.batch,
+            unit=limit.unit,
+        )
+        for limit, num_samples in zip(
+            scenario.limits(), scenario.cover.num_samples, strict=True
+        )
+    ]

@@ -9,23 +9,62 @@ the step by arithmetic, so any step can be asked for first, on any host.
 
 import bisect
 import dataclasses
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.program import Program
 from jaxload.balance.stream import shuffled, stream_members
 from jaxload.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
 class MicroBatch:
-    """What one replica runs through one compiled program."""
+    """Samples that one replica runs through one program at once."""
 
     bucket: int
     """Index into the catalogue."""
 
     members: np.ndarray
     """Which of the bucket's samples, each in [0, num_samples)."""
+
+
+@runtime_checkable
+class Schedule(Protocol):
+    """The pure function (step, replica) -> micro-batches that a run follows."""
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """Catalogue that micro-batches refer to."""
+        ...
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """Programs of the catalogue, by bucket."""
+        ...
+
+    @property
+    def num_replicas(self) -> int:
+        """Logical replicas, each with micro-batches of its own."""
+        ...
+
+    @property
+    def max_micro_batches(self) -> int:
+        """Upper bound on the micro-batches of one replica in one step."""
+        ...
+
+    def micro_batches(self, step: int, replica: int) -> tuple[MicroBatch, ...]:
+        """Returns the micro-batches that one replica runs in one step, in order."""
+        ...
+
+    def step_counts(self, step: int) -> np.ndarray:
+        """Returns the micro-batches of each bucket per replica, [replicas, buckets]."""
+        ...
+
+    def epoch(self, step: int) -> float:
+        """Returns the passes over the data that are done when a step begins."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +86,16 @@ class Lockstep:
                     f"least {group}, one micro-batch for each of {self.num_replicas} "
                     "replicas; plan again for this number of replicas"
                 )
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """Programs of the catalogue, by bucket."""
+        return tuple(bucket.program for bucket in self.buckets)
+
+    @property
+    def max_micro_batches(self) -> int:
+        """Micro-batches of one replica in one step."""
+        return self.accumulate
 
     def step_buckets(self, step: int) -> tuple[int, ...]:
         """The bucket of each micro-step of a step, the same on every replica."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxload.balance.batch_sizes import Rule
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.config import Rule
 from jaxload.balance.imbalance import (
     Imbalance,
     expected_distinct,
@@ -26,7 +26,7 @@ from jaxload.balance.imbalance import (
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.packing import longest_first
 from jaxload.balance.scenario import (
-    Setting,
+    Scenario,
     batches_by_rule,
     make_lockstep,
     make_mixed,
@@ -52,7 +52,8 @@ class Played:
     samples: int
     tokens: int
     memory: np.ndarray
-    """Tokens of the largest micro-batch, over the budget's, [steps, replicas]."""
+    """Tokens per device of the largest micro-batch, over those that fit, [steps,
+    replicas]."""
 
     distinct: float
     """Distinct shapes in a step, mean."""
@@ -91,7 +92,7 @@ class Played:
 
 def play(
     policy: str,
-    setting: Setting,
+    scenario: Scenario,
     *,
     num_steps: int,
     schedule: Lockstep | Mixed | None = None,
@@ -99,48 +100,48 @@ def play(
     """Plays the first steps of a run, by its schedule if there is one already."""
     match policy:
         case "equal-token" | "dual":
-            return _play_random(policy, setting, num_steps)
+            return _play_random(policy, scenario, num_steps)
         case "knapformer":
-            return _play_knapformer(setting, num_steps)
-    schedule = schedule or make_schedule(policy, setting)
+            return _play_knapformer(scenario, num_steps)
+    schedule = schedule or make_schedule(policy, scenario)
     counts = np.stack([schedule.step_counts(step) for step in range(num_steps)])
     carried = sum(schedule.carried(0).values())
-    missing = set(setting.cover.shapes) - {b.shape for b in schedule.buckets}
+    missing = set(scenario.cover.shapes) - {b.shape for b in schedule.buckets}
     note = ""
     if missing:
         note = f"leaves out {len(missing)} shapes with fewer samples than replicas"
     played = _played(
-        policy, schedule.buckets, counts, schedule.epoch_counts(), setting, note
+        policy, schedule.buckets, counts, schedule.epoch_counts(), scenario, note
     )
     return dataclasses.replace(played, carried=carried)
 
 
-def make_schedule(policy: str, setting: Setting) -> Lockstep | Mixed:
+def make_schedule(policy: str, scenario: Scenario) -> Lockstep | Mixed:
     """The schedule of a policy that has one."""
     match policy:
         case "lockstep":
-            return make_lockstep(setting)
+            return make_lockstep(scenario)
         case "mixed":
-            return make_mixed(setting)
+            return make_mixed(scenario)
     raise InputError(f"policy {policy!r}: expected some of {', '.join(POLICIES)}")
 
 
-def _play_random(policy: Rule, setting: Setting, num_steps: int) -> Played:
-    catalogue = batches_by_rule(setting, policy)
+def _play_random(policy: Rule, scenario: Scenario, num_steps: int) -> Played:
+    catalogue = batches_by_rule(scenario, policy)
     note = f"p = {catalogue.exponent:.2f}" if catalogue.exponent else ""
-    counts = _draw(catalogue.buckets, setting, num_steps)
+    counts = _draw(catalogue.buckets, scenario, num_steps)
     weight = _draw_weights(catalogue.buckets)
-    return _played(policy, catalogue.buckets, counts, weight, setting, note)
+    return _played(policy, catalogue.buckets, counts, weight, scenario, note)
 
 
-def _draw(buckets: Sequence[Bucket], setting: Setting, num_steps: int) -> np.ndarray:
+def _draw(buckets: Sequence[Bucket], scenario: Scenario, num_steps: int) -> np.ndarray:
     """Random micro-batches, by what the data have: [steps, replicas, buckets]."""
-    rng = np.random.default_rng(setting.seed)
+    rng = np.random.default_rng(scenario.seed)
     weight = _draw_weights(buckets)
     return rng.multinomial(
-        setting.accumulate,
+        scenario.accumulate,
         weight / weight.sum(),
-        size=(num_steps, setting.num_replicas),
+        size=(num_steps, scenario.num_replicas),
     )
 
 
@@ -149,22 +150,24 @@ def _draw_weights(buckets: Sequence[Bucket]) -> np.ndarray:
     return np.array([b.num_samples / b.batch for b in buckets])
 
 
-def _play_knapformer(setting: Setting, num_steps: int) -> Played:
+def _play_knapformer(scenario: Scenario, num_steps: int) -> Played:
     """Deals the sequences that equal-token draws anew, each replica's in one batch."""
-    drawn = _play_random("equal-token", setting, num_steps)
-    counts = _draw(drawn.buckets, setting, num_steps).sum(axis=1)
+    drawn = _play_random("equal-token", scenario, num_steps)
+    counts = _draw(drawn.buckets, scenario, num_steps).sum(axis=1)
     sequences = counts * np.array([b.batch for b in drawn.buckets])
-    tokens = np.array([b.shape.tokens for b in drawn.buckets])
-    cost = np.asarray(setting.cost_model.sample(tokens), float)
+    # A replica's devices share its sequences evenly.
+    programs = [bucket.program for bucket in drawn.buckets]
+    tokens = np.array([p.tokens / p.layout.num_devices for p in programs])
+    cost = np.array([scenario.cost_model.sample(p) / p.layout.batch for p in programs])
     dealt = np.stack(
-        [_deal_sequences(row, cost, setting.num_replicas) for row in sequences]
+        [_deal_sequences(row, cost, scenario.num_replicas) for row in sequences]
     )
     return dataclasses.replace(
         drawn,  # The same sequences: samples, tokens and mixing are the same.
         policy="knapformer",
         num_compiles=None,
-        seconds=setting.cost_model.fixed + dealt @ cost,
-        memory=dealt @ tokens / setting.config.max_tokens,
+        seconds=scenario.cost_model.fixed + dealt @ cost,
+        memory=dealt @ tokens / _token_budget(scenario),
         note="memory not looked at; packed batches, of any length",
     )
 
@@ -183,7 +186,7 @@ def _played(
     buckets: tuple[Bucket, ...],
     counts: np.ndarray,
     epoch_counts: np.ndarray,
-    setting: Setting,
+    scenario: Scenario,
     note: str,
 ) -> Played:
     """Adds up what [steps, replicas, buckets] micro-batches are."""
@@ -192,12 +195,13 @@ def _played(
         return np.array([value(bucket) for bucket in buckets])
 
     cost, batch = of_each(lambda b: b.cost), of_each(lambda b: b.batch)
-    tokens = of_each(lambda b: b.batch * b.shape.tokens)
+    tokens = of_each(lambda b: b.batch * b.tokens)
+    held = of_each(lambda b: b.program.tokens_per_device)
     sample = of_each(
-        lambda b: b.batch * float(setting.cost_model.sample(b.shape.tokens))
+        lambda b: b.program.samples_per_device * scenario.cost_model.sample(b.program)
     )
     total = counts.sum(axis=(0, 1))
-    largest = np.where(counts > 0, tokens, 0).max(axis=2)
+    largest = np.where(counts > 0, held, 0).max(axis=2)
     distinct, mixing = _mixing(buckets, counts, epoch_counts)
     return Played(
         policy=policy,
@@ -206,12 +210,19 @@ def _played(
         work=float(total @ sample),
         samples=int(total @ batch),
         tokens=int(total @ tokens),
-        memory=largest / setting.config.max_tokens,
+        memory=largest / _token_budget(scenario),
         distinct=distinct,
         mixing=mixing,
         num_compiles=len(buckets),
         note=note,
     )
+
+
+def _token_budget(scenario: Scenario) -> int:
+    """Returns the tokens that fit on a device, by the largest programs if not given."""
+    if scenario.config.max_tokens:
+        return scenario.config.max_tokens
+    return max(limit.program.tokens_per_device for limit in scenario.limits())
 
 
 def _mixing(

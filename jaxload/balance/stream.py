@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-from grain.experimental import index_shuffle
 
 _SHUFFLE_ROUNDS = 4  # Of Grain's block cipher; its own default.
 
@@ -16,6 +15,9 @@ def shuffled(index: int, *, size: int, seed: int, stream: int, lap: int) -> int:
     """Where a random order of `size` things has `index`, for any size at once."""
     if size <= _MAX_WRITTEN:
         return int(_order(size, seed, stream, lap)[index])
+    # Here, because it imports JAX, which planning can do without.
+    from grain.experimental import index_shuffle
+
     return index_shuffle(
         index,
         max_index=size - 1,

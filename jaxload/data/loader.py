@@ -1,91 +1,112 @@
-"""Reads micro-batches ahead of their use, and remembers nothing but how far it is.
+"""Prefetches micro-batches; its only state is the number of the next step.
 
 Threads, worker processes and their buffers are Grain's. The state is not: Grain's own
 holds a state for each worker process, and so can only be restored with as many. Since
-element i is a pure function of i, the number of the next micro-step is all there is to
-know, on any number of workers or hosts.
+an element is a pure function of its index, the next step is all there is to know, on
+any number of workers or hosts.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import grain
 from absl import flags
 
-from jaxload.balance.schedule import Lockstep
+from jaxload.balance.schedule import Schedule
 from jaxload.data.batch_memory import MIN_SHARED_BYTES, enter_worker
+from jaxload.data.config import DataConfig
 from jaxload.data.manifest import Manifest
-from jaxload.data.source import Batch, DataConfig, MicroBatchSource
+from jaxload.data.source import HostBatch, MicroBatchSource
 
 
-def micro_batch_dataset(
-    manifest: Manifest,
-    schedule: Lockstep,
-    *,
-    replicas: Sequence[int],
-    num_micro_steps: int,
-    num_text_tokens: int,
-) -> grain.MapDataset[Batch]:
-    """The micro-batches that some replicas run, by micro-step: random access."""
-    source = MicroBatchSource(
-        manifest,
-        schedule,
-        replicas=replicas,
-        num_micro_steps=num_micro_steps,
-        num_text_tokens=num_text_tokens,
-    )
-    return grain.MapDataset.source(source)
+class Loader(grain.IterDataset[HostBatch]):
+    """Micro-batches of some replicas in order, prefetched to the host."""
 
-
-class ReadAhead(grain.IterDataset[Batch]):
-    """Micro-batches in order, read by threads or processes ahead of their consumer."""
-
-    def __init__(self, micro_batches: grain.MapDataset[Batch], config: DataConfig):
+    def __init__(
+        self,
+        manifest: Manifest,
+        schedule: Schedule,
+        config: DataConfig,
+        *,
+        replicas: Sequence[int],
+        num_at_once: int,
+        num_steps: int,
+        num_text_tokens: int,
+    ):
+        """Describes the data of a run; see `MicroBatchSource` for the arguments."""
         super().__init__()
-        self._micro_batches = micro_batches
         self._config = config
+        self._source = MicroBatchSource(
+            manifest,
+            schedule,
+            replicas=replicas,
+            num_at_once=num_at_once,
+            num_steps=num_steps,
+            num_text_tokens=num_text_tokens,
+        )
 
-    def __iter__(self) -> "ReadAheadIterator":
-        return ReadAheadIterator(self._micro_batches, self._config)
+    def __iter__(self) -> "LoaderIterator":
+        return LoaderIterator(self._source, self._config)
 
 
-class ReadAheadIterator(grain.DatasetIterator[Batch]):
-    """Where a consumer is. Its state is the number of the next micro-step."""
+class LoaderIterator(grain.DatasetIterator[HostBatch]):
+    """Position of a consumer: the next step, as long as whole steps are consumed."""
 
-    def __init__(self, micro_batches: grain.MapDataset[Batch], config: DataConfig):
+    def __init__(self, source: MicroBatchSource, config: DataConfig):
         super().__init__()
-        self._micro_batches = micro_batches
+        self._source = source
         self._config = config
-        self._next_micro_step = 0
-        self._reading: grain.DatasetIterator[Batch] | None = None
+        self._step = 0
+        self._num_read = 0  # Micro-batches of the step.
+        self._num_wanted: int | None = None  # Those it has, once they were counted.
+        self._reading: grain.DatasetIterator[HostBatch | None] | None = None
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> HostBatch:
         self.start_prefetch()
         assert self._reading is not None
         batch = next(self._reading)
-        self._next_micro_step += 1
+        while batch is None:
+            batch = next(self._reading)
+        if batch.step != self._step:
+            self._go_to(batch.step)
+        self._num_read += 1
         return batch
 
     def get_state(self) -> dict[str, Any]:
-        """The next micro-step: the same on every host."""
-        return {"micro_step": self._next_micro_step}
+        """Returns the first step that is not wholly consumed.
+
+        Equal on every host at the end of a step, unless a host has no micro-batch in
+        it: such a step counts as consumed when the next one begins.
+        """
+        if self._num_read and self._num_wanted is None:
+            # Once a step: whoever prefetches to devices asks at each micro-batch.
+            self._num_wanted = self._source.num_micro_batches(self._step)
+        return {"step": self._step + (self._num_read == self._num_wanted)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to another micro-step; nothing before it is read."""
+        """Goes to the beginning of a step; nothing before it is read."""
         self._stop_reading()
-        self._next_micro_step = state["micro_step"]
+        self._go_to(state["step"])
 
     def start_prefetch(self) -> None:
         """Starts to read, which the first `next` would do otherwise."""
         if self._reading is not None:
             return
-        rest = self._micro_batches.slice(slice(self._next_micro_step, None))
+        first = self._step * self._source.elements_per_step
+        rest = grain.MapDataset.source(self._source).slice(slice(first, None))
         config = self._config
+        # Elements that are None take a place in the buffer, and no memory.
+        share = max(self._source.share_of_elements(self._step), 0.05)
+        wanted = self._source.num_at_once * config.num_prefetch
+        num_prefetch = math.ceil(max(wanted, config.num_threads) / share)
         ahead = rest.to_iter_dataset(
             grain.ReadOptions(
                 num_threads=config.num_threads,
-                prefetch_buffer_size=max(config.num_prefetch, config.num_threads),
-            )
+                prefetch_buffer_size=num_prefetch,
+            ),
+            # Kept, because workers take turns by element: see `__next__`.
+            allow_nones=True,
         )
         if config.num_workers:
             # Grain looks at its flags here, which only programs of absl parse.
@@ -96,7 +117,7 @@ class ReadAheadIterator(grain.DatasetIterator[Batch]):
             ahead = ahead.mp_prefetch(
                 grain.multiprocessing.MultiprocessingOptions(
                     num_workers=config.num_workers,
-                    per_worker_buffer_size=config.num_prefetch,
+                    per_worker_buffer_size=num_prefetch,
                 ),
                 worker_init_fn=enter_worker,
             )
@@ -107,6 +128,9 @@ class ReadAheadIterator(grain.DatasetIterator[Batch]):
         """Stops threads and processes."""
         self._stop_reading()
         super().close()
+
+    def _go_to(self, step: int) -> None:
+        self._step, self._num_read, self._num_wanted = step, 0, None
 
     def _stop_reading(self) -> None:
         if self._reading is not None:

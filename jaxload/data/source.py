@@ -1,102 +1,122 @@
-"""The Grain source: element i is the micro-batch that the schedule names for i."""
+"""The Grain source: micro-batches by step, replica and turn."""
 
 import contextlib
 import dataclasses
 import operator
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 import grain
 import numpy as np
 
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.schedule import Lockstep
+from jaxload.balance.schedule import MicroBatch, Schedule
 from jaxload.data.batch_memory import make_room
 from jaxload.data.manifest import Manifest
 from jaxload.data.record import Place, locate
 from jaxload.errors import InputError
 from jaxload.files import allow_open_files
 
-Batch = Mapping[str, np.ndarray]
-"""`latent` [B, F, H, W, C], `text` [B, T, E] and the samples' rows `id` [B]."""
+Arrays = Mapping[str, np.ndarray]
+"""Arrays of a micro-batch; see `jaxload.data.batch_spec`."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Where samples come from and how they are read."""
+_MAX_RECENT = 256  # Replica-steps that are remembered.
+_NUM_COUNTED = 8  # Steps from which the share of elements is estimated.
 
-    path: str
-    """Directory of the data set: ArrayRecord shards and a manifest."""
 
-    codec: str = "haar"
-    """What made the latents: built in, or module:attribute."""
+class HostBatch(NamedTuple):
+    """A micro-batch in host memory, and who runs it when."""
 
-    text_encoder: str = "hashed-ngrams"
-    """What made the text embeddings: built in, or module:attribute."""
+    step: int
+    replica: int
+    bucket: int
+    """Index into the schedule's catalogue."""
 
-    num_workers: int = 0
-    """Processes that read; with 0, threads of the training process do."""
-
-    num_threads: int = 2
-    """Threads that read micro-batches ahead, in each process that reads."""
-
-    num_prefetch: int = 4
-    """Micro-batches that are read ahead on the host, by each process that reads."""
-
-    def __post_init__(self):
-        for name, least in (
-            ("num_workers", 0),
-            ("num_threads", 1),
-            ("num_prefetch", 1),
-        ):
-            if getattr(self, name) < least:
-                raise InputError(
-                    f"data.{name}={getattr(self, name)}: expected {least} or more"
-                )
-
-    @property
-    def directory(self) -> Path:
-        """The data set's directory."""
-        return Path(self.path)
+    arrays: Arrays
 
 
 class MicroBatchSource:
-    """Random access to the micro-batches of some replicas, by micro-step."""
+    """Random access to the micro-batches of some replicas.
+
+    The micro-batches of a replica's step are elements of their own, so that no more of
+    them are in memory than are prefetched, however many a step accumulates. Each
+    replica has `schedule.max_micro_batches` elements per step; those beyond the
+    micro-batches that it runs are None. Within a step the replicas that run at the same
+    time take turns.
+    """
 
     def __init__(
         self,
         manifest: Manifest,
-        schedule: Lockstep,
+        schedule: Schedule,
         *,
         replicas: Sequence[int],
-        num_micro_steps: int,
+        num_at_once: int,
+        num_steps: int,
         num_text_tokens: int,
     ):
+        """Opens the records of a dataset.
+
+        Args:
+            manifest: Describes the dataset.
+            schedule: Names the samples of each micro-batch.
+            replicas: Replicas to read for, in the order in which they run.
+            num_at_once: Replicas that run at the same time: one on each local group.
+            num_steps: Steps of the run.
+            num_text_tokens: Length that texts are padded or cut to.
+        """
         self._manifest = manifest
         self._schedule = schedule
-        self._replicas = tuple(replicas)
-        self._num_micro_steps = num_micro_steps
+        self._num_steps = num_steps
+        self.num_at_once = num_at_once
         self._num_text_tokens = num_text_tokens
+        self._replicas = list(replicas)
+        self._order = _order(replicas, num_at_once, schedule.max_micro_batches)
         self._records = open_records(manifest)
+        self._recent: dict[tuple[int, int], tuple[MicroBatch, ...]] = {}
+
+    @property
+    def elements_per_step(self) -> int:
+        """Elements of each step, with those that are None."""
+        return len(self._order)
+
+    def num_micro_batches(self, step: int) -> int:
+        """Returns the number of a step's elements that are not None."""
+        return int(self._schedule.step_counts(step)[self._replicas].sum())
+
+    def share_of_elements(self, first_step: int) -> float:
+        """Returns the share of elements that are not None, over some steps."""
+        steps = range(first_step, min(first_step + _NUM_COUNTED, self._num_steps))
+        count = sum(self.num_micro_batches(step) for step in steps)
+        return count / max(1, len(steps) * len(self._order))
 
     def __len__(self) -> int:
-        return self._num_micro_steps
+        return self._num_steps * len(self._order)
 
-    def __getitem__(self, index: SupportsIndex) -> Batch:
-        micro_step = operator.index(index)
-        micro_batches = [
-            self._schedule.micro_batch(micro_step, replica)
-            for replica in self._replicas
-        ]
-        # Lockstep: the bucket is the same for every replica.
-        bucket = self._schedule.buckets[micro_batches[0].bucket]
-        members = np.concatenate([micro.members for micro in micro_batches])
-        return self._collate(
-            bucket, self._manifest.rows_by_shape[bucket.shape][members]
-        )
+    def __getitem__(self, index: SupportsIndex) -> HostBatch | None:
+        step, place = divmod(operator.index(index), len(self._order))
+        replica, turn = self._order[place]
+        micro_batches = self._micro_batches(step, replica)
+        if turn >= len(micro_batches):
+            return None
+        micro_batch = micro_batches[turn]
+        bucket = self._schedule.buckets[micro_batch.bucket]
+        rows = self._manifest.rows_by_shape[bucket.shape][micro_batch.members]
+        arrays = self._collate(bucket, rows)
+        return HostBatch(step, replica, micro_batch.bucket, arrays)
 
-    def _collate(self, bucket: Bucket, rows: np.ndarray) -> Batch:
+    def _micro_batches(self, step: int, replica: int) -> tuple[MicroBatch, ...]:
+        """Returns a replica's step, which is asked for once for each of its turns."""
+        found = self._recent.get((step, replica))
+        if found is None:
+            found = self._schedule.micro_batches(step, replica)
+            if len(self._recent) >= _MAX_RECENT:
+                self._recent.clear()  # Several threads may; all that is lost is time.
+            self._recent[step, replica] = found
+        return found
+
+    def _collate(self, bucket: Bucket, rows: np.ndarray) -> Arrays:
         with contextlib.ExitStack() as stack:
             batch = None
             for i, row in enumerate(rows.tolist()):
@@ -152,7 +172,7 @@ class _Collated:
         self._text_bytes = self._texts.array.nbytes // len(rows)
 
     def takes(self, latent: Place, text: Place) -> bool:
-        """Whether a record has the shapes that were made room for."""
+        """Tells if a record has the shapes that there is room for."""
         return latent.shape == self.latent_shape and text.shape[1] == self.text_width
 
     def put(self, i: int, data: memoryview, latent: Place, text: Place) -> None:
@@ -165,6 +185,17 @@ class _Collated:
         """Ends the writing."""
         self._latents.close()
         self._texts.close()
+
+
+def _order(
+    replicas: Sequence[int], num_at_once: int, num_turns: int
+) -> list[tuple[int, int]]:
+    """Returns the (replica, turn) of each element of a step."""
+    order = []
+    for first in range(0, len(replicas), num_at_once):
+        together = replicas[first : first + num_at_once]
+        order += [(r, turn) for turn in range(num_turns) for r in together]
+    return order
 
 
 _OTHER_FILES = 256  # That a process may want open besides the shards.
@@ -184,7 +215,7 @@ class _Whole:
 
 
 def open_records(manifest: Manifest) -> grain.sources.ArrayRecordDataSource:
-    """The records of a data set, by row; shards are opened when they are needed."""
+    """Opens the records of a dataset, by row; shards are opened when first needed."""
     allow_open_files(len(manifest.shards) + _OTHER_FILES)
     return grain.sources.ArrayRecordDataSource(
         [

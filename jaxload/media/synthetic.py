@@ -13,52 +13,13 @@ from PIL import Image
 
 from jaxload.errors import InputError
 from jaxload.files import write_atomically
+from jaxload.media.config import SyntheticConfig
 from jaxload.media.video_files import write_video
 
 ORIGIN = ".origin"
 """The file among drawn media that says what they depend on."""
 
 _CLIP = re.compile(r"(\d+)x(\d+)x(\d+)")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SyntheticConfig:
-    """The media that are drawn when the data set does not exist yet."""
-
-    num_samples: int
-    """Images and clips to draw."""
-
-    clips: tuple[str, ...]
-    """Frames x height x width in pixels, from the most frequent to the rarest."""
-
-    seed: int = 0
-    """Of the drawing; another seed is another data set."""
-
-    def __post_init__(self):
-        if self.num_samples < len(self.clips):
-            raise InputError(
-                f"synthetic.num_samples={self.num_samples}: expected at least one for "
-                f"each of {len(self.clips)} sizes"
-            )
-        if self.seed < 0:
-            raise InputError(f"synthetic.seed={self.seed}: expected 0 or more")
-        if not self.clips:
-            raise InputError(
-                "synthetic.clips is empty: expected sizes such as 17x64x64"
-            )
-        for clip in self.clips:
-            match = _CLIP.fullmatch(clip)
-            frames, *sizes = map(int, match.groups()) if match else (0, 0, 0)
-            if frames % 4 != 1 or any(size % 16 or not size for size in sizes):
-                raise InputError(
-                    f"synthetic.clips: {clip!r}: expected FRAMESxHEIGHTxWIDTH with "
-                    "4k+1 frames and sizes in multiples of 16, such as 17x64x96"
-                )
-
-    def origin(self) -> str:
-        """What the drawn media depend on."""
-        fields = dataclasses.asdict(self)
-        return "drawn, version 2: " + ", ".join(f"{k}={v}" for k, v in fields.items())
 
 
 _COLOURS = {

@@ -1,41 +1,79 @@
-"""The device mesh, and how training state and micro-batches lie on it."""
+"""The device mesh of a run: groups of devices, each with a full copy of the model."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Sequence
+from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh
+
+from jaxload.errors import InputError
+from jaxload.parallel.config import MeshConfig
 
 REPLICA_AXIS = "replica"
+"""One group of devices per index; nothing but gradient sums crosses it."""
+
+FSDP_AXIS = "fsdp"
+"""Shards samples, and parameters too: each layer is gathered while it is in use."""
+
+TENSOR_AXIS = "tensor"
+"""Shards attention heads and the hidden width of MLPs."""
+
+MESH_AXES = (REPLICA_AXIS, FSDP_AXIS, TENSOR_AXIS)
 
 
-def replica_mesh() -> Mesh:
-    """All devices of the job, each one a replica."""
-    return Mesh(np.array(jax.devices()), (REPLICA_AXIS,))
+def make_mesh(
+    devices: Sequence[Any], *, replica: int = 1, fsdp: int = 1, tensor: int = 1
+) -> Mesh:
+    """Returns a mesh of all the devices; those of the last axis lie closest together.
+
+    Raises:
+        InputError: The sizes do not multiply to the number of devices.
+    """
+    sizes = (replica, fsdp, tensor)
+    if min(sizes) < 1 or math.prod(sizes) != len(devices):
+        given = " x ".join(
+            f"{name}={size}" for name, size in zip(MESH_AXES, sizes, strict=True)
+        )
+        raise InputError(
+            f"mesh {given}: expected sizes whose product is the number of devices, "
+            f"{len(devices)}, got {math.prod(sizes)}; the nearest that works is "
+            f"{_nearest(len(devices), fsdp, tensor)}"
+        )
+    types = (AxisType.Auto,) * len(sizes)
+    return Mesh(np.array(devices).reshape(sizes), MESH_AXES, types)
 
 
-def replicated(mesh: Mesh) -> NamedSharding:
-    """A full copy on each replica: parameters, optimizer state, scalars."""
-    return NamedSharding(mesh, PartitionSpec())
+def resolve(config: MeshConfig, num_devices: int) -> MeshConfig:
+    """Returns the config with the number of groups that the devices make.
+
+    Raises:
+        InputError: No number of groups fits, or another one than was asked for.
+    """
+    fsdp, tensor = config.fsdp, config.tensor
+    replica = config.replica
+    if replica == -1:
+        replica = num_devices // config.devices_per_group
+    if replica < 1 or replica * config.devices_per_group != num_devices:
+        raise InputError(
+            f"mesh.replica={config.replica}, mesh.fsdp={fsdp}, mesh.tensor={tensor}: "
+            f"{num_devices} devices cannot be divided so; the nearest that works is "
+            f"{_nearest(num_devices, fsdp, tensor)}"
+        )
+    return MeshConfig(replica=replica, fsdp=fsdp, tensor=tensor)
 
 
-def batch_sharded(mesh: Mesh) -> NamedSharding:
-    """The leading axis cut over the replicas: each has its own micro-batch."""
-    return NamedSharding(mesh, PartitionSpec(REPLICA_AXIS))
+def _nearest(num_devices: int, fsdp: int, tensor: int) -> str:
+    """Names sizes that multiply to the devices, as close as can be to those given."""
 
+    def divisors(number: int) -> list[int]:
+        return [d for d in range(1, number + 1) if number % d == 0]
 
-def local_replicas(mesh: Mesh) -> list[int]:
-    """The replicas whose micro-batches this host reads."""
-    here = jax.process_index()
-    return [
-        i for i, device in enumerate(mesh.devices.flat) if device.process_index == here
-    ]
+    def distance(pair: tuple[int, int]) -> float:
+        sizes = zip(pair, (fsdp, tensor), strict=True)
+        return sum(abs(math.log(a / max(1, b))) for a, b in sizes)
 
-
-def place_batch(batch: Mapping[str, np.ndarray], mesh: Mesh) -> dict[str, jax.Array]:
-    """Moves what this host read to its devices, as part of the global micro-batch."""
-    sharding = batch_sharded(mesh)
-    return {
-        name: jax.make_array_from_process_local_data(sharding, array)
-        for name, array in batch.items()
-    }
+    pairs = [(f, t) for f in divisors(num_devices) for t in divisors(num_devices // f)]
+    fsdp, tensor = min(pairs, key=distance)
+    replica = num_devices // (fsdp * tensor)
+    return f"mesh.replica={replica} mesh.fsdp={fsdp} mesh.tensor={tensor}"

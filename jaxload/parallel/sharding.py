@@ -10,31 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from flax import nnx
 from flax.core.spmd import logical_axis_rules
-from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from jaxload.errors import InputError
-from jaxload.parallel.mesh import REPLICA_AXIS
-
-FSDP_AXIS = "fsdp"
-"""Cuts the batch as replicas do, and parameters too: each layer is gathered in use."""
-
-TENSOR_AXIS = "tensor"
-"""Cuts heads and the hidden width of MLPs."""
-
-SEQUENCE_AXIS = "sequence"
-"""Cuts the tokens of a sample."""
-
-MESH_AXES = (REPLICA_AXIS, FSDP_AXIS, TENSOR_AXIS, SEQUENCE_AXIS)
+from jaxload.parallel.mesh import FSDP_AXIS, TENSOR_AXIS
 
 METADATA = "out_sharding"
 """Where a parameter keeps the names of its axes, as Flax calls it."""
 
 RULES: Mapping[str, tuple[str, ...]] = {
-    "batch": (REPLICA_AXIS, FSDP_AXIS),
-    "tokens": (SEQUENCE_AXIS,),
+    "batch": (FSDP_AXIS,),
+    "tokens": (),
     "text_tokens": (),  # Few, and every token attends to all of them.
     "embed": (FSDP_AXIS,),  # Or the rows of the same matrix: see param_shardings.
     "heads": (TENSOR_AXIS,),
@@ -53,32 +41,6 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "positions": (),
 }
 """The mesh axes that cut an axis, by its name."""
-
-
-def make_mesh(
-    devices: Sequence[Any],
-    *,
-    replica: int = 1,
-    fsdp: int = 1,
-    tensor: int = 1,
-    sequence: int = 1,
-) -> Mesh:
-    """A mesh of all the devices; those of an axis named later lie closer together.
-
-    Raises:
-        InputError: The sizes do not multiply to the number of devices.
-    """
-    sizes = (replica, fsdp, tensor, sequence)
-    if min(sizes) < 1 or math.prod(sizes) != len(devices):
-        given = " x ".join(
-            f"{name}={size}" for name, size in zip(MESH_AXES, sizes, strict=True)
-        )
-        raise InputError(
-            f"mesh {given}: expected sizes of 1 or more whose product is the number of "
-            f"devices, {len(devices)}, got {math.prod(sizes)}"
-        )
-    types = (AxisType.Auto,) * len(sizes)
-    return Mesh(np.array(devices).reshape(sizes), MESH_AXES, types)
 
 
 def rules_on(mesh: Mesh | AbstractMesh) -> dict[str, tuple[str, ...] | None]:
@@ -128,15 +90,19 @@ def param_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
     )
 
 
-def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Samples cut over all devices that hold a batch of their own."""
-    return NamedSharding(mesh, PartitionSpec(rules_on(mesh)["batch"]))
-
-
 @contextlib.contextmanager
-def sharded(mesh: Mesh) -> Iterator[None]:
-    """While a model is traced in here, its activations are laid out by RULES."""
-    with jax.set_mesh(mesh), logical_axis_rules(tuple(rules_on(mesh).items())):
+def sharded(mesh: Mesh, *, split_batch: bool = True) -> Iterator[None]:
+    """Lays out the activations of models that are traced in this context by RULES.
+
+    Args:
+        mesh: The mesh of one group.
+        split_batch: Whether samples are divided among the devices; a sampler has fewer
+            samples than there may be devices.
+    """
+    rules = rules_on(mesh)
+    if not split_batch:
+        rules["batch"] = None
+    with jax.set_mesh(mesh), logical_axis_rules(tuple(rules.items())):
         yield
 
 

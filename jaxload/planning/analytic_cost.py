@@ -4,23 +4,37 @@ from jaxload.balance.architecture import (
     Architecture,
     CrossArchitecture,
     JointArchitecture,
-    analytic_cost,
+    analytic_law,
 )
-from jaxload.balance.cost import CostModel
+from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.flops import Adapters
+from jaxload.balance.program import REMATS, Remat
 from jaxload.models import ModelConfig, WanConfig
 
 NUM_IMAGE_TOKENS = 257
 """Of CLIP's encoder, which released models were trained with."""
 
 
-def cost_of(model: ModelConfig) -> CostModel:
-    """What training a model costs by its config alone, with its remat and adapters."""
+def analytic_cost(model: ModelConfig, *, num_devices: int = 1) -> CostModel:
+    """Returns the FLOPs of training a model, by its config alone.
+
+    Args:
+        model: With its adapters; every remat policy is priced.
+        num_devices: Devices that share each sample (the mesh's tensor axis).
+    """
     adapters = Adapters(model.lora_rank, model.lora_targets)
-    return analytic_cost(
-        architecture_of(model),
-        remat=model.remat,
-        adapters=adapters if model.lora_rank else None,
+    architecture = architecture_of(model)
+    laws: dict[Remat, CostLaw] = {
+        remat: analytic_law(
+            architecture, remat=remat, adapters=adapters if model.lora_rank else None
+        ).scaled(1 / num_devices)
+        for remat in REMATS
+    }
+    trained = f", of adapters of rank {model.lora_rank}" if model.lora_rank else ""
+    return CostModel(
+        laws=laws,
+        unit="FLOP",
+        source=f"analytic: matmuls, forward and backward{trained}",
     )
 
 

@@ -1,28 +1,80 @@
-"""Costs that are measured on the devices at hand, for a plan."""
+"""The cost model of a plan: analytic, from a file of jaxload.calibrate, or measured."""
+
+import dataclasses
+import json
+from pathlib import Path
 
 from rich.console import Console
 
-from jaxload.balance.regression import MIN_POINTS, CostFit, fit_costs
+from jaxload.balance.cost import CostLaw, CostModel
+from jaxload.balance.regression import CostFit
 from jaxload.config import Config
 from jaxload.errors import InputError
-from jaxload.parallel.mesh import replica_mesh
-from jaxload.planning.timing import default_grid, measure_steps
+from jaxload.planning.analytic_cost import analytic_cost
+from jaxload.planning.timing import measure_costs
+from jaxload.training.lowering import Lowering
 
 
-def measured_fit(config: Config, *, seconds: float, console: Console) -> CostFit:
-    """Times micro-steps here, for about so long, and fits costs to them."""
-    mesh = replica_mesh()
-    grid = default_grid(config.balance.max_tokens)
-    timings = measure_steps(
-        config, mesh, grid=grid, seconds_budget=seconds, console=console
-    )
-    if len(timings) < MIN_POINTS:
-        raise InputError(
-            f"--seconds {seconds:g}: {len(timings)} of {len(grid)} points were "
-            f"measured in that time, expected {MIN_POINTS} or more; give "
-            "jaxload.calibrate longer"
+def make_cost_model(
+    config: Config, console: Console, lowering: Lowering | None
+) -> CostModel:
+    """Returns the cost model that `balance.costs` names.
+
+    Args:
+        config: Of the run.
+        console: Shows the progress of a measurement.
+        lowering: Programs for the devices of this machine; None if the plan is for
+            others, which cannot be measured here.
+    """
+    analytic = analytic_cost(config.model, num_devices=config.mesh.tensor)
+    match config.balance.costs:
+        case "analytic":
+            return analytic
+        case "measure":
+            if lowering is None:
+                raise InputError(
+                    "balance.costs=measure: the plan is for a target, which cannot be "
+                    "timed here; use analytic, or a file that jaxload.calibrate wrote "
+                    "on such a machine"
+                )
+            seconds = config.balance.measure_seconds
+            fit = measure_costs(config, lowering, seconds=seconds, console=console)
+        case path:
+            fit = read_fit(Path(path))
+    return measured_cost(fit, analytic)
+
+
+def measured_cost(fit: CostFit, analytic: CostModel) -> CostModel:
+    """Returns measured costs; other remat policies by their share of the FLOPs."""
+    timed = analytic.laws[fit.remat]
+
+    def law(other: CostLaw) -> CostLaw:
+        return dataclasses.replace(
+            fit.cost,
+            per_token=fit.cost.per_token * other.per_token / timed.per_token,
+            per_token_squared=fit.cost.per_token_squared
+            * (other.per_token_squared / timed.per_token_squared),
         )
-    kind = mesh.devices.flat[0].device_kind
-    return fit_costs(
-        timings, source=f"fitted to {len(timings)} micro-steps on {mesh.size} x {kind}"
+
+    return CostModel(
+        laws={remat: law(other) for remat, other in analytic.laws.items()},
+        unit="s",
+        source=fit.source,
     )
+
+
+def read_fit(path: Path) -> CostFit:
+    """Reads a file that jaxload.calibrate wrote."""
+    try:
+        content = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(
+            f"fit {path}: cannot be read ({error.strerror}); make one with "
+            "python -m jaxload.calibrate"
+        ) from error
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"fit {path}: not JSON ({error}); make it again with "
+            "python -m jaxload.calibrate"
+        ) from error
+    return CostFit.from_dict(content, name=f"fit {path}")

@@ -1,34 +1,105 @@
-"""The memory of a bucket's program, asked of the compiler before anything runs."""
+"""Bytes of programs on each device, from the compiler, before anything runs."""
 
-import math
-import os
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
-import jax
-from jax.sharding import Mesh
-from jax.stages import Compiled
+from jax.stages import Compiled, Lowered
 
-from jaxload.balance.memory import MemoryLine, MemoryModel, line_through
-from jaxload.config import Config
+from jaxload.balance.program import Program
+from jaxload.data.batch_spec import batch_bytes, batch_spec
 from jaxload.errors import InputError
-from jaxload.shapes.shape import Shape
+from jaxload.parallel.mesh import TENSOR_AXIS
+from jaxload.parallel.placement import Group
+from jaxload.sampling.config import SampleConfig
 from jaxload.training.compile import compile_ahead
-from jaxload.training.programs import (
-    abstract_state,
-    lower_micro_step,
-    make_trainer,
-)
-from jaxload.training.step import Trainer
+from jaxload.training.lowering import Lowering, bytes_per_device
 
-_BATCHES = (1, 2)
-_MAX_COMPILE_THREADS = 8  # Each may take gigabytes for a large model.
+DEVICE_PREFETCH = 2
+"""Micro-batches that lie on the devices of a group ahead of their use."""
+
+UPDATE, SAMPLE = OTHERS = ("update", "sample")
+"""Programs of a run that are not micro-steps."""
+
+Request = Program | str
+"""A micro-step, or one of OTHERS."""
+
+
+@runtime_checkable
+class Compiler(Protocol):
+    """Source of the bytes that programs take on each device."""
+
+    @property
+    def device_kind(self) -> str:
+        """Name of the type of device that programs are compiled for."""
+        ...
+
+    def footprints(
+        self, requests: Sequence[Request], *, on_done: Callable[[], None]
+    ) -> dict[Request, int]:
+        """Returns the bytes of each program with all that lies beside it."""
+        ...
+
+
+class LocalCompiler:
+    """Compiles for the devices of this machine, and keeps the executables."""
+
+    def __init__(
+        self, lowering: Lowering, group: Group, sample: SampleConfig, *, shift: float
+    ):
+        """Compiles micro-steps for one group, and other programs for all.
+
+        Args:
+            lowering: Programs of the run.
+            group: The group, of this process unless nothing is run.
+            sample: The clip that the sampler draws.
+            shift: Of the sampler's noise levels.
+        """
+        self._lowering = lowering
+        self._group = group
+        self._sample = sample
+        self._shift = shift
+        self.compiled: dict[Request, Compiled] = {}
+        """Executables by request; those of micro-steps are the group's."""
+
+    @property
+    def device_kind(self) -> str:
+        """Name of the type of device that programs are compiled for."""
+        return self._lowering.placement.device_kind
+
+    def compile(
+        self, requests: Iterable[Request], *, on_done: Callable[[], None]
+    ) -> None:
+        """Compiles the programs that are not compiled yet."""
+        new = [r for r in dict.fromkeys(requests) if r not in self.compiled]
+        self.compiled |= compile_ahead(
+            {request: lambda request=request: self.lower(request) for request in new},
+            on_done=lambda _: on_done(),
+        )
+
+    def lower(self, request: Request) -> Lowered:
+        """Lowers a micro-step or the sampler for the group, or the update for all."""
+        if isinstance(request, Program):
+            return self._lowering.micro_step(request, self._group)
+        if request == UPDATE:
+            return self._lowering.update()
+        return self._lowering.sampler(self._sample, self._group, shift=self._shift)
+
+    def footprints(
+        self, requests: Sequence[Request], *, on_done: Callable[[], None]
+    ) -> dict[Request, int]:
+        """Returns the bytes of each program with all that lies beside it."""
+        self.compile(requests, on_done=on_done)
+        return {
+            request: program_bytes(self.compiled[request])
+            + resident_bytes(self._lowering, request)
+            for request in requests
+        }
 
 
 def program_bytes(compiled: Compiled) -> int:
-    """Bytes that a program itself needs on each device while it runs.
+    """Returns the bytes that a program itself needs on each device while it runs.
 
-    With its arguments; what is donated is counted once.
+    With its arguments; donated ones are counted once.
     """
     memory = compiled.memory_analysis()
     if memory is None:
@@ -42,53 +113,36 @@ def program_bytes(compiled: Compiled) -> int:
     )
 
 
-def measure_memory(
-    config: Config,
-    shapes: Iterable[Shape],
-    mesh: Mesh,
-    *,
-    on_done: Callable[[str], None],
-) -> MemoryModel:
-    """Compiles each shape with one and with two samples, and draws a line.
+def resident_bytes(lowering: Lowering, request: Request) -> int:
+    """Returns the bytes on each device that XLA's count of a program leaves out.
 
-    The line is of all that lies on a device: the program, and the optimizer's state
-    beside it. `on_done` is called after each program, two for each shape.
+    These are the parts of the training state that the program does not read, prefetched
+    micro-batches, and cuDNN's workspace, which it asks for when it runs.
     """
-    trainer = make_trainer(config)
-    beside = _optimizer_bytes(config, trainer, mesh)
-    shapes = sorted(set(shapes))
-    compiled = compile_ahead(
-        {
-            _name(shape, batch): lambda shape=shape, batch=batch: lower_micro_step(
-                config, trainer, mesh, shape, batch
-            )
-            for shape in shapes
-            for batch in _BATCHES
-        },
-        num_threads=min(os.cpu_count() or 1, _MAX_COMPILE_THREADS),
-        on_done=on_done,
-    )
-
-    def line(shape: Shape) -> MemoryLine:
-        first, second = (
-            (batch, program_bytes(compiled[_name(shape, batch)]) + beside)
-            for batch in _BATCHES
-        )
-        return line_through(
-            first, second, source=f"compiled for {mesh.devices.flat[0].device_kind}"
-        )
-
-    return MemoryModel({shape: line(shape) for shape in shapes})
+    state, sums = lowering.state, lowering.sums
+    if request == UPDATE:
+        return bytes_per_device(state.frozen)
+    beside = lowering.idle_bytes
+    if not isinstance(request, Program):  # The sampler.
+        return beside + bytes_per_device(sums)
+    spec = batch_spec(lowering.trainer.model, request)
+    prefetched = DEVICE_PREFETCH * batch_bytes(spec) // request.layout.batch
+    return beside + prefetched + _attention_workspace(lowering, request)
 
 
-def confirm(
-    config: Config, shape: Shape, batch: int, mesh: Mesh, line: MemoryLine
-) -> tuple[float, int]:
-    """Bytes that a line predicts of the batch size chosen, and what is compiled."""
-    trainer = make_trainer(config)
-    program = lower_micro_step(config, trainer, mesh, shape, batch).compile()
-    beside = _optimizer_bytes(config, trainer, mesh)
-    return line.bytes(batch), program_bytes(program) + beside
+def _attention_workspace(lowering: Lowering, program: Program) -> int:
+    """Returns the bytes of gradients that cuDNN's backward adds up in float32."""
+    mesh = lowering.placement.mesh
+    if mesh.devices.flat[0].platform not in ("cuda", "gpu"):
+        return 0
+    width = lowering.trainer.model.width // mesh.shape[TENSOR_AXIS]
+    return 4 * program.tokens_per_device * width
+
+
+def device_memory(devices: Iterable[Any]) -> int:
+    """Returns the bytes that JAX may take of each device; 0 if they do not tell."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
+    return min((limit for limit in limits if limit is not None), default=0)
 
 
 def check_capacity(max_bytes: int, devices: Iterable[Any]) -> None:
@@ -97,24 +151,10 @@ def check_capacity(max_bytes: int, devices: Iterable[Any]) -> None:
     Raises:
         InputError: Says how much it may take, and how it is given more.
     """
-    for device in devices:
-        limit = (device.memory_stats() or {}).get("bytes_limit")  # None on CPU.
-        if limit is not None and limit < max_bytes:
-            raise InputError(
-                f"balance.max_bytes={max_bytes}: expected at most {limit}, which JAX "
-                f"may take of {device}; lower it, or set XLA_CLIENT_MEM_FRACTION in "
-                "the environment, which is 0.75 by default"
-            )
-
-
-def _optimizer_bytes(config: Config, trainer: Trainer, mesh: Mesh) -> int:
-    """What a micro-step does not touch, and so its program does not count."""
-    leaves = jax.tree.leaves(abstract_state(config, trainer, mesh).opt_state)
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for leaf in leaves
-    )
-
-
-def _name(shape: Shape, batch: int) -> str:
-    return f"{shape}@{batch}"
+    limit = device_memory(devices)
+    if limit and limit < max_bytes:
+        raise InputError(
+            f"balance.max_bytes={max_bytes}: expected at most {limit}, which JAX may "
+            "take of a device; lower it, or set XLA_CLIENT_MEM_FRACTION in the "
+            "environment, which is 0.75 by default"
+        )

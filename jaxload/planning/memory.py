@@ -1,103 +1,230 @@
-"""Plans whose programs take no more bytes than there are, as the compiler says."""
+"""The memory budget of a plan: tokens, or bytes that the compiler confirms."""
 
 import dataclasses
-from collections.abc import Callable, Collection
+import math
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 from rich.console import Console
 
-from jaxload.balance.memory import MemoryModel
-from jaxload.config import Config
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.config import BalanceConfig
+from jaxload.balance.memory import Limit, MemoryLaw, probe_shapes, regress_memory
+from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
 from jaxload.console import phase
 from jaxload.errors import InputError
-from jaxload.parallel.mesh import replica_mesh
-from jaxload.planning.footprint import confirm, measure_memory
-from jaxload.planning.plan import Plan
-from jaxload.planning.planner import MemoryLimit, token_limit
+from jaxload.planning.footprint import OTHERS, Compiler, Request
 from jaxload.shapes.shape import Shape
 
-_MAX_CONFIRMATIONS = 4
+_PROBED_UNITS = (1, 2)
 
 
-def plan_within_memory(
-    config: Config,
-    shapes: Collection[Shape],
-    make: Callable[[MemoryLimit], Plan],
-    console: Console,
-) -> Plan:
-    """Plans by the bytes that programs take if the config has a budget of these.
+@runtime_checkable
+class Memory(Protocol):
+    """A memory budget that programs have to stay within."""
 
-    Otherwise by tokens, for which nothing is compiled.
-    """
-    if not config.balance.max_bytes:
-        return make(token_limit(config.balance.max_tokens))
-    model = _compiled_memory(config, shapes, console)
-    return confirmed_plan(config, model, make, console)
+    @property
+    def source(self) -> str:
+        """Origin of the budget and of the bytes."""
+        ...
+
+    def prepare(self, shapes: Sequence[Shape]) -> None:
+        """Gets ready to answer for some shapes."""
+        ...
+
+    def limit(self, shape: Shape) -> Limit:
+        """Returns the largest program for samples of a shape."""
+        ...
+
+    def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...] | None:
+        """Returns the buckets with their bytes; None if one is too large after all.
+
+        Then `limit` knows better, and batches have to be chosen again.
+        """
+        ...
 
 
-def _compiled_memory(
-    config: Config, shapes: Collection[Shape], console: Console
-) -> MemoryModel:
-    """Compiles two programs for each shape, to see what a sample takes."""
-    with phase(console, "compiling for memory", 2 * len(shapes)) as advance:
-        return measure_memory(
-            config, shapes, replica_mesh(), on_done=lambda _: advance()
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenMemory:
+    """Memory by tokens alone: nothing is compiled."""
+
+    max_tokens: int
+    layout: Layout = dataclasses.field(default_factory=Layout)
+    remat: Remat = "none"
+    multiple: int = 1
+
+    @property
+    def source(self) -> str:
+        """Origin of the budget."""
+        return f"{self.max_tokens:,} tokens in a micro-batch (balance.max_tokens)"
+
+    def prepare(self, shapes: Sequence[Shape]) -> None:
+        """Does nothing."""
+
+    def limit(self, shape: Shape) -> Limit:
+        """Returns the largest program whose devices hold no more tokens."""
+        unit = math.lcm(self.layout.batch, self.multiple)
+        smallest = Program(
+            form=Grid.of(shape), batch=unit, layout=self.layout, remat=self.remat
+        )
+        units = self.max_tokens // smallest.tokens_per_device
+        program = smallest.resized(max(1, units) * unit)
+        return Limit(program=program, fits=units > 0, unit=unit)
+
+    def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
+        """Returns the buckets as they are."""
+        return tuple(buckets)
+
+
+class CompiledMemory:
+    """Memory by bytes: regressed from a few programs, confirmed for those chosen."""
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        config: BalanceConfig,
+        *,
+        budget: int,
+        layout: Layout,
+        remats: Sequence[Remat],
+        console: Console,
+    ):
+        """Plans within `budget` bytes per device.
+
+        Args:
+            compiler: Tells the bytes of a program.
+            config: Other limits.
+            budget: Bytes of each device.
+            layout: How a group's devices share a micro-batch.
+            remats: Policies to try, the fastest first; a shape gets the first that
+                fits.
+            console: Shows progress.
+        """
+        self._compiler = compiler
+        self._config = config
+        self._budget = budget
+        self._layout = layout
+        self._remats = tuple(remats)
+        self._console = console
+        self._unit = math.lcm(layout.batch, config.batch_multiple)
+        self._laws: dict[Remat, MemoryLaw] = {}
+        self._remat_of: dict[Shape, Remat] = {}
+        self._found: dict[Request, int] = {}
+        self._most: dict[Shape, int] = {}
+
+    @property
+    def source(self) -> str:
+        """Origin of the budget and of the bytes."""
+        return (
+            f"{self._budget:,} bytes of each device; programs by memory_analysis(), "
+            f"compiled for {self._compiler.device_kind}, with the state beside them"
         )
 
+    @property
+    def others(self) -> dict[str, int]:
+        """Bytes of the programs that are not micro-steps."""
+        return {name: self._found[name] for name in OTHERS}
 
-def confirmed_plan(
-    config: Config,
-    model: MemoryModel,
-    make: Callable[[MemoryLimit], Plan],
-    console: Console,
-) -> Plan:
-    """Plans by compiled memory, and compiles every bucket to confirm its bytes.
+    def prepare(self, shapes: Sequence[Shape]) -> None:
+        """Regresses memory, policy by policy until every shape has one that fits."""
+        self._check_others()
+        missing = list(shapes)
+        for remat in self._remats:
+            if missing:
+                self._laws[remat] = self._regress(remat, missing)
+                fitting = [s for s in missing if self._max_units(remat, s) > 0]
+                self._remat_of |= dict.fromkeys(fitting, remat)
+                missing = [shape for shape in missing if shape not in self._remat_of]
+        # Too large for all policies: the smallest, and the plan says so.
+        self._remat_of |= dict.fromkeys(missing, self._remats[-1])
 
-    A bucket that takes more than its line said, and more than there is, has its line
-    drawn through what was found, and the plan is made again.
-    """
-    budget, mesh = config.balance.max_bytes, replica_mesh()
-    found: dict[tuple[Shape, int], int] = {}
-    limits: dict[Shape, int] = {}
-    for _ in range(_MAX_CONFIRMATIONS):
-        plan = make(_byte_limit(model, budget, config.balance.max_tokens, limits))
-        new = {(b.shape, b.batch) for b in plan.buckets} - set(found)
-        with phase(console, "confirming memory", len(new)) as advance:
-            for shape, batch in sorted(new):
-                line = model.line(shape)
-                _, found[shape, batch] = confirm(config, shape, batch, mesh, line)
-                advance()
-        confirmed = tuple(
-            dataclasses.replace(
-                b,
-                num_bytes=found[b.shape, b.batch],
-                over_budget=b.over_budget or found[b.shape, b.batch] > budget,
+    def limit(self, shape: Shape) -> Limit:
+        """Returns the largest program for samples of a shape."""
+        remat = self._remat_of[shape]
+        units = self._max_units(remat, shape)
+        program = self._program(shape, max(1, units), remat)
+        return Limit(program=program, fits=units > 0, unit=self._unit)
+
+    def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...] | None:
+        """Compiles every bucket; lowers the limit of those that are too large."""
+        self._measure([b.program for b in buckets], "confirming memory")
+        confirmed = []
+        for bucket in buckets:
+            num_bytes = self._found[bucket.program]
+            over = bucket.over_budget or num_bytes > self._budget
+            confirmed.append(
+                dataclasses.replace(bucket, num_bytes=num_bytes, over_budget=over)
             )
-            for b in plan.buckets
+        changed = [
+            self._lower_limit(bucket)
+            for bucket in confirmed
+            if bucket.num_bytes > self._budget
+        ]
+        return None if any(changed) else tuple(confirmed)
+
+    def _check_others(self) -> None:
+        self._measure(OTHERS, "compiling for memory")
+        for name, num_bytes in self.others.items():
+            if num_bytes > self._budget:
+                raise InputError(
+                    f"balance.max_bytes={self._budget}: the program {name!r} needs "
+                    f"{num_bytes:,} bytes of each device; shard the model over more "
+                    "devices (mesh.fsdp), or choose a smaller one"
+                )
+
+    def _regress(self, remat: Remat, shapes: Sequence[Shape]) -> MemoryLaw:
+        programs = [
+            self._program(shape, units, remat)
+            for shape in probe_shapes(shapes)
+            for units in _PROBED_UNITS
+        ]
+        self._measure(programs, f"compiling for memory, remat={remat}")
+        return regress_memory({program: self._found[program] for program in programs})
+
+    def _measure(self, requests: Sequence[Request], title: str) -> None:
+        new: list[Request] = [r for r in requests if r not in self._found]
+        new = list(dict.fromkeys(new))
+        if new:
+            with phase(self._console, title, len(new)) as advance:
+                self._found |= self._compiler.footprints(new, on_done=advance)
+
+    def _max_units(self, remat: Remat, shape: Shape) -> int:
+        per_unit = self._unit // self._layout.batch
+        samples = self._laws[remat].max_samples(shape.tokens, self._budget)
+        if self._config.max_tokens:
+            samples = min(samples, self._config.max_tokens // shape.tokens)
+        return min(samples // per_unit, self._most.get(shape, samples))
+
+    def _lower_limit(self, bucket: Bucket) -> bool:
+        """Lowers the batch of a shape, or changes its remat; False if nothing helps."""
+        shape, remat = bucket.shape, bucket.program.remat
+        units = bucket.batch // self._unit
+        if units > 1:
+            fixed = self._laws[remat].fixed
+            share = (self._budget - fixed) / max(1.0, bucket.num_bytes - fixed)
+            fits = max(1, min(units - 1, int(units * share)))
+            self._most[shape] = min(self._most.get(shape, fits), fits)
+            return True
+        later = self._remats[self._remats.index(remat) + 1 :]
+        if not later:
+            return False
+        if later[0] not in self._laws:
+            self._laws[later[0]] = self._regress(later[0], [shape])
+        self._remat_of[shape] = later[0]
+        self._most.pop(shape, None)  # It was for the remat before.
+        return True
+
+    def _program(self, shape: Shape, units: int, remat: Remat) -> Program:
+        return Program(
+            form=Grid.of(shape),
+            batch=units * self._unit,
+            layout=self._layout,
+            remat=remat,
         )
-        over = [b for b in confirmed if b.num_bytes > budget and b.batch > 1]
-        if not over:
-            return dataclasses.replace(plan, buckets=confirmed)
-        for bucket in over:
-            fixed = model.line(bucket.shape).fixed
-            share = (budget - fixed) / (bucket.num_bytes - fixed)
-            fits = max(1, min(bucket.batch - 1, int(bucket.batch * share)))
-            limits[bucket.shape] = min(limits.get(bucket.shape, fits), fits)
-    raise InputError(
-        f"balance.max_bytes={budget}: no batch sizes found that stay below it in "
-        f"{_MAX_CONFIRMATIONS} rounds of compiling; raise it, or use remat"
-    )
 
 
-def _byte_limit(
-    model: MemoryModel, budget: int, max_tokens: int, limits: dict[Shape, int]
-) -> MemoryLimit:
-    def max_batch(shape: Shape) -> int:
-        fits = min(model.max_batch(shape, budget), max_tokens // shape.tokens)
-        return min(fits, limits.get(shape, fits))
-
-    return MemoryLimit(
-        max_batch=max_batch,
-        num_bytes=lambda shape, batch: int(model.bytes(shape, batch)),
-        source=f"{budget:,} bytes (balance.max_bytes); each program's by "
-        "memory_analysis() of the compiled step, confirmed for the batch chosen",
-    )
+def remats_to_try(remat: str) -> tuple[Remat, ...]:
+    """Returns the policies that `model.remat` allows, the fastest first."""
+    if remat == "auto":
+        return REMATS
+    return tuple(policy for policy in REMATS if policy == remat)

@@ -5,17 +5,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jaxload.balance.batch_sizes import BalanceConfig
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.cost import CostModel
+from jaxload.balance.config import BalanceConfig
+from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
+from jaxload.balance.program import Program
+from jaxload.balance.schedule import Lockstep
 from jaxload.errors import InputError
+from jaxload.parallel.config import MeshConfig
 from jaxload.shapes.clips import ShapeRules
 from jaxload.shapes.cover import LeftOut
-from jaxload.shapes.shape import Shape
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,9 +44,20 @@ class Plan:
     """How samples were fitted to shapes; None: they were prepared before."""
 
     num_replicas: int
+    """Logical replicas of the schedule."""
+
     accumulate: int
+    mesh: MeshConfig
+    """Devices that the budgets are for: those of a group, and the number of groups."""
+
+    model: Mapping[str, Any]
+    """Config of the model, as JSON has it; another model needs another plan."""
+
+    target: str
+    """Type of device that programs were planned for."""
+
     dataset: str
-    """Digest of what made the data set; another one needs another plan."""
+    """Digest of the dataset or of the list of samples."""
 
     sources: Mapping[str, str]
     """Where each kind of number comes from."""
@@ -52,8 +65,15 @@ class Plan:
     idle_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """What each policy would idle on the same shapes, simulated."""
 
-    def mixed_schedule(self, seed: int) -> Mixed:
-        """The schedule of a mixed plan."""
+    def schedule(self, seed: int) -> Lockstep | Mixed:
+        """Returns the schedule of the plan's policy."""
+        if self.config.policy == "lockstep":
+            return Lockstep(
+                buckets=self.buckets,
+                seed=seed,
+                num_replicas=self.num_replicas,
+                accumulate=self.accumulate,
+            )
         return Mixed(
             buckets=self.buckets,
             patterns=self.patterns,
@@ -90,6 +110,9 @@ def to_json(plan: Plan) -> str:
         "dataset": plan.dataset,
         "num_replicas": plan.num_replicas,
         "accumulate": plan.accumulate,
+        "mesh": dataclasses.asdict(plan.mesh),
+        "model": dict(plan.model),
+        "target": plan.target,
         "balance": dataclasses.asdict(plan.config),
         "shapes": None if plan.rules is None else dataclasses.asdict(plan.rules),
         "budget": plan.budget,
@@ -124,11 +147,14 @@ def from_dict(content: Mapping[str, Any], *, name: str) -> Plan:
             ),
             kept_content=content["kept_content"],
             budget=content["budget"],
-            cost_model=CostModel(**content["cost_model"]),
+            cost_model=_cost_model(content["cost_model"]),
             config=BalanceConfig(**content["balance"]),
             rules=None if rules is None else ShapeRules(**rules),
             num_replicas=content["num_replicas"],
             accumulate=content["accumulate"],
+            mesh=MeshConfig(**content["mesh"]),
+            model=content["model"],
+            target=content["target"],
             dataset=content["dataset"],
             sources=content["sources"],
             idle_shares=content["idle_shares"],
@@ -141,17 +167,25 @@ def _bucket_row(bucket: Bucket) -> dict:
     row = {f.name: getattr(bucket, f.name) for f in dataclasses.fields(bucket)}
     frames, height, width = bucket.shape.pixels
     return row | {
-        "shape": str(bucket.shape),
-        "tokens": bucket.shape.tokens,
+        "program": bucket.program.to_dict(),
+        "tokens": bucket.tokens,
         "pixels": f"{frames}x{height}x{width}",
     }
 
 
-def _bucket(row: dict) -> Bucket:
-    derived = {"shape", "tokens", "pixels"}
-    fields = {k: v for k, v in row.items() if k not in derived}
-    return Bucket(shape=Shape.parse(row["shape"]), **fields)
+def _bucket(row: Mapping[str, Any]) -> Bucket:
+    derived = ("program", "tokens", "pixels")
+    fields = {name: value for name, value in row.items() if name not in derived}
+    return Bucket(program=Program.from_dict(row["program"]), **fields)
 
 
-def _pattern(row: dict) -> Pattern:
+def _cost_model(content: Mapping[str, Any]) -> CostModel:
+    return CostModel(
+        laws={remat: CostLaw(**law) for remat, law in content["laws"].items()},
+        unit=content["unit"],
+        source=content["source"],
+    )
+
+
+def _pattern(row: Mapping[str, Any]) -> Pattern:
     return Pattern(counts=tuple(row["counts"]), times=row["times"])

@@ -1,222 +1,251 @@
-"""From a config and what the samples are to a plan."""
+"""The planner: from samples, costs and memory to a plan."""
 
 import dataclasses
-import hashlib
 import json
-from collections.abc import Callable
-from pathlib import Path
+import math
 
-from jaxload.balance.batch_sizes import BalanceConfig, MaxBatch
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.cost import CostModel
-from jaxload.balance.regression import CostFit
+from jaxload.balance.memory import Limit
+from jaxload.balance.pattern import Deal
 from jaxload.balance.scenario import (
-    Setting,
+    Scenario,
     batches_by_rule,
     can_lockstep,
     deal_buckets,
+    deal_buckets_again,
     deal_of,
 )
 from jaxload.balance.simulation import POLICIES, play
 from jaxload.config import Config
-from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
-from jaxload.planning.analytic_cost import cost_of
+from jaxload.parallel.config import MeshConfig
+from jaxload.planning.memory import Memory
 from jaxload.planning.plan import Plan
-from jaxload.planning.survey import Survey
-from jaxload.shapes.clips import ShapeRules
-from jaxload.shapes.cover import Cover, cover, cover_exactly
+from jaxload.planning.samples import Samples
+from jaxload.shapes.cover import LeftOut
 from jaxload.shapes.shape import Shape
 
 _NUM_SIMULATED_STEPS = 100
-_MIN_SAMPLES = 16  # Fewer are not worth a program, whatever the number of replicas.
+_MAX_CONFIRMATIONS = 4
+UNKNOWN = "shape that the plan does not have"
+TOO_FEW = "fewer samples than a micro-batch of the plan for each replica"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MemoryLimit:
-    """What fits into the memory of a device."""
+class Planner:
+    """Chooses programs and deals samples over them."""
 
-    max_batch: MaxBatch
-    num_bytes: Callable[[Shape, int], int]
-    """Of a bucket's program; 0 if it is not known."""
+    def __init__(
+        self,
+        config: Config,
+        samples: Samples,
+        costs: CostModel,
+        memory: Memory,
+        mesh: MeshConfig,
+        *,
+        num_replicas: int,
+        target: str,
+    ):
+        """Plans a run.
 
-    source: str
+        Args:
+            config: Of the run.
+            samples: Shapes and their numbers of samples.
+            costs: Cost of a program.
+            memory: Budget that programs stay within.
+            mesh: Sizes of the mesh, with the number of groups.
+            num_replicas: Logical replicas; the groups, unless a plan is for more.
+            target: Name of the type of device.
+        """
+        self._config = config
+        self._samples = samples
+        self._costs = costs
+        self._memory = memory
+        self._mesh = mesh
+        self._num_replicas = num_replicas
+        self._target = target
 
+    def plan(self, *, simulate: bool = False) -> Plan:
+        """Returns the plan; every program that it names is within the memory budget.
 
-def token_limit(max_tokens: int) -> MemoryLimit:
-    """Memory by tokens alone."""
-    return MemoryLimit(
-        max_batch=lambda shape: max_tokens // shape.tokens,
-        num_bytes=lambda shape, batch: 0,
-        source=f"{max_tokens:,} tokens in a micro-batch (balance.max_tokens)",
-    )
+        Args:
+            simulate: Whether to play some steps of every policy for comparison.
+        """
+        self._memory.prepare(self._samples.cover.shapes)
+        for _ in range(_MAX_CONFIRMATIONS):
+            scenario = self._scenario()
+            plan = self._draft(scenario)
+            buckets = self._memory.confirm(plan.buckets)
+            if buckets is not None:
+                plan = dataclasses.replace(plan, buckets=buckets)
+                shares = predicted_idle(scenario, plan) if simulate else {}
+                return dataclasses.replace(plan, idle_shares=shares)
+        raise InputError(
+            f"no batch sizes found within {self._memory.source} in "
+            f"{_MAX_CONFIRMATIONS} rounds of compiling; raise balance.max_bytes, or "
+            "set model.remat=full"
+        )
 
+    def _scenario(self) -> Scenario:
+        return Scenario(
+            cover=self._samples.cover,
+            config=self._config.balance,
+            cost_model=self._costs,
+            limit=self._memory.limit,
+            num_replicas=self._num_replicas,
+            accumulate=self._config.train.accumulate,
+            seed=self._config.train.seed,
+        )
 
-def plan_run(
-    config: Config, manifest: Manifest, memory: MemoryLimit, *, num_replicas: int
-) -> Plan:
-    """Plans a run on a prepared data set, by analytic cost."""
-    setting = make_setting(
-        config,
-        cover_prepared(manifest, config.balance, num_replicas=num_replicas),
-        cost_model=cost_of(config.model),
-        memory=memory,
-        num_replicas=num_replicas,
-    )
-    return make_plan(setting, memory=memory, dataset=manifest.digest(), rules=None)
-
-
-def make_setting(
-    config: Config,
-    chosen: Cover,
-    *,
-    cost_model: CostModel,
-    memory: MemoryLimit,
-    num_replicas: int,
-) -> Setting:
-    """What a plan is made from, and policies are compared on."""
-    return Setting(
-        cover=chosen,
-        config=config.balance,
-        cost_model=cost_model,
-        max_batch=memory.max_batch,
-        num_replicas=num_replicas,
-        accumulate=config.train.accumulate,
-        seed=config.train.seed,
-    )
-
-
-def cover_prepared(
-    manifest: Manifest, config: BalanceConfig, *, num_replicas: int
-) -> Cover:
-    """The shapes of a prepared data set that are kept."""
-    counts = {shape: len(rows) for shape, rows in manifest.rows_by_shape.items()}
-    return cover_exactly(
-        counts,
-        max_shapes=config.max_buckets,
-        min_samples=_min_samples(config, num_replicas),
-    )
-
-
-def cover_survey(
-    survey: Survey, rules: ShapeRules, config: BalanceConfig, *, num_replicas: int
-) -> Cover:
-    """The shapes that are chosen for what a manifest holds."""
-    chosen = cover(
-        survey.clips,
-        rules=rules,
-        max_shapes=config.max_buckets,
-        min_samples=_min_samples(config, num_replicas),
-    )
-    return dataclasses.replace(chosen, left_out=(*survey.bad, *chosen.left_out))
-
-
-def make_plan(
-    setting: Setting, *, memory: MemoryLimit, dataset: str, rules: ShapeRules | None
-) -> Plan:
-    """Plans for shapes that are chosen already."""
-    config, deal = setting.config, None
-    if config.policy == "mixed":
-        deal = deal_of(setting)
-        buckets, budget = deal_buckets(deal, setting), deal.budget
-        how = "by the deal, that all replicas of a step finish together"
-    else:
-        catalogue = batches_by_rule(setting, config.rule, together=True)
-        buckets, budget = catalogue.buckets, catalogue.budget
-        how = f"by the rule {config.rule}"
-        if catalogue.exponent:
-            how += f", p = {catalogue.exponent:.3f}"
-    given = "given" if config.max_compute_tokens else "searched"
-    prepared = "those of the prepared samples that hold the most content"
-    return Plan(
-        buckets=tuple(_with_bytes(bucket, memory) for bucket in buckets),
-        patterns=deal.patterns if deal else (),
-        rest=deal.rest if deal else (),
-        left_out=setting.cover.left_out,
-        kept_content=setting.cover.kept,
-        budget=budget,
-        cost_model=setting.cost_model,
-        config=config,
-        rules=rules,
-        num_replicas=setting.num_replicas,
-        accumulate=setting.accumulate,
-        dataset=dataset,
-        sources={
-            "shapes": "chosen to keep the most content" if rules else prepared,
-            "batch": how,
-            "budget": given if budget else "none: the rule is equal-token",
-            "cost": setting.cost_model.source,
-            "memory": memory.source,
-        },
-    )
+    def _draft(self, scenario: Scenario) -> Plan:
+        config, deal = scenario.config, None
+        if config.policy == "mixed":
+            deal = deal_of(scenario)
+            buckets, budget = deal_buckets(deal, scenario), deal.budget
+            how = "by the deal, that all replicas of a step finish together"
+        else:
+            catalogue = batches_by_rule(scenario, config.rule, together=True)
+            buckets, budget = catalogue.buckets, catalogue.budget
+            how = f"by the rule {config.rule}"
+            if catalogue.exponent:
+                how += f", p = {catalogue.exponent:.3f}"
+        given = "given" if config.max_compute_tokens else "searched"
+        prepared = "those of the prepared samples that hold the most content"
+        rules = self._samples.rules
+        return Plan(
+            buckets=buckets,
+            patterns=deal.patterns if deal else (),
+            rest=deal.rest if deal else (),
+            left_out=scenario.cover.left_out,
+            kept_content=scenario.cover.kept,
+            budget=budget,
+            cost_model=scenario.cost_model,
+            config=config,
+            rules=rules,
+            num_replicas=scenario.num_replicas,
+            accumulate=scenario.accumulate,
+            mesh=self._mesh,
+            model=json.loads(json.dumps(dataclasses.asdict(self._config.model))),
+            target=self._target,
+            dataset=self._samples.dataset,
+            sources={
+                "shapes": "chosen to keep the most content" if rules else prepared,
+                "batch": how,
+                "budget": given if budget else "none: the rule is equal-token",
+                "cost": scenario.cost_model.source,
+                "memory": self._memory.source,
+            },
+        )
 
 
-def predicted_idle(setting: Setting, plan: Plan) -> dict[str, float]:
-    """What each policy would idle, by playing some steps of it."""
+def predicted_idle(scenario: Scenario, plan: Plan) -> dict[str, float]:
+    """Returns the idle share of each policy, by simulating some steps of it."""
     shares = {}
     for policy in POLICIES:
-        if policy == "lockstep" and not can_lockstep(setting):
+        if policy == "lockstep" and not can_lockstep(scenario):
             continue
         schedule = None
         if policy == plan.config.policy == "mixed":  # It takes a while to make.
-            schedule = plan.mixed_schedule(setting.seed)
+            schedule = plan.schedule(scenario.seed)
         played = play(
-            policy, setting, num_steps=_NUM_SIMULATED_STEPS, schedule=schedule
+            policy, scenario, num_steps=_NUM_SIMULATED_STEPS, schedule=schedule
         )
         shares[policy] = played.imbalance.idle_share
     return shares
 
 
-def read_fit(path: Path) -> CostFit:
-    """Reads what jaxload.calibrate wrote."""
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
+def apply_plan(plan: Plan, samples: Samples) -> Plan:
+    """Returns a plan for another dataset: the same programs, costs and budgets.
+
+    Samples are dealt anew, unless there are as many of each shape as in the plan. Forms
+    that have become too rare for lockstep are left out, and counted.
+
+    Args:
+        plan: From a file.
+        samples: Of the dataset, in whatever shapes.
+    """
+    counts = dict(zip(samples.cover.shapes, samples.cover.num_samples, strict=True))
+    needed = plan.num_replicas if plan.config.policy == "lockstep" else 1
+    buckets = tuple(
+        dataclasses.replace(bucket, num_samples=counts[bucket.shape])
+        for bucket in plan.buckets
+        if counts.get(bucket.shape, 0) >= bucket.batch * needed
+    )
+    if not buckets:
         raise InputError(
-            f"fit {path}: cannot be read ({error.strerror}); make one with "
-            "python -m jaxload.calibrate"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"fit {path}: not JSON ({error}); make it again with "
-            "python -m jaxload.calibrate"
-        ) from error
-    return CostFit.from_dict(content, name=f"fit {path}")
-
-
-def survey_digest(survey: Survey) -> str:
-    """A manifest's clips in a few characters; the order of rows does not matter."""
-    clips = survey.clips
-    digest = hashlib.sha256()
-    for column in (clips.frames, clips.height, clips.width, clips.count):
-        digest.update(column.astype("int64").tobytes())
-    return digest.hexdigest()[:16]
-
-
-def check_plan(plan: Plan, manifest: Manifest, *, num_replicas: int) -> None:
-    """Refuses a plan that was made for another data set or another machine."""
-    if plan.num_replicas != num_replicas:
-        raise InputError(
-            f"the run was planned for {plan.num_replicas} replicas, and there are "
-            f"{num_replicas} devices; resume on as many, or train in another --workdir"
+            f"the plan has none of the dataset's shapes with enough samples: it has "
+            f"{', '.join(map(str, plan.buckets))}, the dataset "
+            f"{', '.join(f'{shape} ({n})' for shape, n in counts.items())}; plan again "
+            "for this dataset"
         )
-    if plan.dataset != manifest.digest():
-        raise InputError(
-            f"data set {manifest.directory}: the run was planned for another "
-            f"({plan.dataset}, this one is {manifest.digest()}); restore the first, or "
-            "train in another --workdir"
+    changed = dataclasses.replace(
+        plan,
+        buckets=buckets,
+        left_out=(*samples.cover.left_out, *_left_out(plan, buckets, counts)),
+        dataset=samples.dataset,
+        rules=None,
+        idle_shares={},
+    )
+    if plan.config.policy == "lockstep" or changed.buckets == plan.buckets:
+        return changed
+    return _dealt_again(changed, samples)
+
+
+def _left_out(
+    plan: Plan, buckets: tuple[Bucket, ...], counts: dict[Shape, int]
+) -> list[LeftOut]:
+    """Counts the samples that no bucket takes, by reason."""
+    planned = {bucket.shape for bucket in plan.buckets}
+    kept = {bucket.shape for bucket in buckets}
+    unknown = [shape for shape in counts if shape not in planned]
+    rare = [shape for shape in counts if shape in planned - kept]
+    return [
+        LeftOut(
+            reason=reason,
+            count=sum(counts[shape] for shape in shapes),
+            examples=tuple(f"{shape} ({counts[shape]})" for shape in shapes[:3]),
         )
+        for reason, shapes in ((UNKNOWN, unknown), (TOO_FEW, rare))
+        if shapes
+    ]
 
 
-def _min_samples(config: BalanceConfig, num_replicas: int) -> int:
-    """Samples that a shape needs: in lockstep, one for each replica."""
-    if num_replicas < 1:
-        raise InputError(f"{num_replicas} replicas: expected 1 or more")
-    if config.policy == "lockstep":
-        return num_replicas
-    return min(num_replicas, _MIN_SAMPLES)
+def _dealt_again(plan: Plan, samples: Samples) -> Plan:
+    planned = {bucket.shape for bucket in plan.buckets}
+    shapes = [shape for shape in samples.cover.shapes if shape in planned]
+    counts = dict(zip(samples.cover.shapes, samples.cover.num_samples, strict=True))
+    cover = dataclasses.replace(
+        samples.cover,
+        shapes=tuple(shapes),
+        num_samples=tuple(counts[shape] for shape in shapes),
+    )
+    scenario = Scenario(
+        cover=cover,
+        config=plan.config,
+        cost_model=plan.cost_model,
+        limit=lambda shape: _planned_limit(plan, shape),
+        num_replicas=plan.num_replicas,
+        accumulate=plan.accumulate,
+    )
+    deal = deal_buckets_again(scenario, plan.buckets, plan.budget)
+    buckets = _match(deal, deal_buckets(deal, scenario), plan.buckets)
+    return dataclasses.replace(
+        plan, buckets=buckets, patterns=deal.patterns, rest=deal.rest
+    )
 
 
-def _with_bytes(bucket: Bucket, memory: MemoryLimit) -> Bucket:
-    num_bytes = memory.num_bytes(bucket.shape, bucket.batch)
-    return dataclasses.replace(bucket, num_bytes=num_bytes)
+def _planned_limit(plan: Plan, shape: Shape) -> Limit:
+    """Returns the largest program of a shape that a plan has."""
+    programs = [b.program for b in plan.buckets if b.shape == shape]
+    largest = max(programs, key=lambda program: program.batch)
+    unit = math.lcm(largest.layout.batch, plan.config.batch_multiple)
+    return Limit(program=largest, fits=True, unit=unit)
+
+
+def _match(
+    deal: Deal, dealt: tuple[Bucket, ...], planned: tuple[Bucket, ...]
+) -> tuple[Bucket, ...]:
+    """Returns the planned buckets in the order of a deal's options."""
+    by_size = {(b.shape, b.batch): b for b in planned}
+    assert len(dealt) == len(deal.options)
+    return tuple(by_size[b.shape, b.batch] for b in dealt)

@@ -1,4 +1,4 @@
-"""From a workload file to what each policy does with it."""
+"""Simulates policies on a workload file: from its rows to the steps of each."""
 
 import dataclasses
 import json
@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jaxload.balance.architecture import Remat, analytic_cost
-from jaxload.balance.batch_sizes import BalanceConfig
+from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostModel
 from jaxload.balance.mixed import Mixed
-from jaxload.balance.scenario import Setting, can_lockstep
+from jaxload.balance.program import Remat
+from jaxload.balance.scenario import Scenario, can_lockstep
 from jaxload.balance.schedule import Lockstep
 from jaxload.balance.simulation import POLICIES, Played, make_schedule, play
 from jaxload.console import phase
@@ -20,8 +20,10 @@ from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
 from jaxload.models import preset
-from jaxload.planning.analytic_cost import architecture_of
-from jaxload.planning.planner import cover_survey, read_fit, token_limit
+from jaxload.planning.analytic_cost import analytic_cost
+from jaxload.planning.costs import measured_cost, read_fit
+from jaxload.planning.memory import TokenMemory
+from jaxload.planning.samples import surveyed_samples
 from jaxload.planning.survey import sample_ids, survey_manifest
 from jaxload.shapes.clips import ShapeRules
 
@@ -29,8 +31,8 @@ _WITH_SCHEDULE = ("mixed", "lockstep")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is simulated."""
+class SimulationOptions:
+    """Workload, costs, replicas and policies of one simulation."""
 
     workload: Path
     model: str
@@ -68,104 +70,106 @@ class Question:
 
 
 def simulate(
-    question: Question, schedule_out: Path | None, console: Console
-) -> tuple[Setting, list[Played]]:
+    options: SimulationOptions, schedule_out: Path | None, console: Console
+) -> tuple[Scenario, list[Played]]:
     """Chooses shapes, plays every policy and writes the schedule if asked to."""
-    writer = _scheduled_policy(question, schedule_out)
-    setting = read_setting(question, console)
-    policies = question.policies
-    if not can_lockstep(setting) and policies != ("lockstep",):
+    writer = _scheduled_policy(options, schedule_out)
+    scenario = read_scenario(options, console)
+    policies = options.policies
+    if not can_lockstep(scenario) and policies != ("lockstep",):
         policies = tuple(p for p in policies if p != "lockstep")
         console.print(
-            f"lockstep is left out: no shape has {setting.num_replicas} samples",
+            f"lockstep is left out: no shape has {scenario.num_replicas} samples",
             highlight=False,
         )
     played, schedules = [], {}
     with phase(console, "simulating", len(policies)) as advance:
         for policy in policies:
             if policy in _WITH_SCHEDULE:
-                schedules[policy] = make_schedule(policy, setting)
+                schedules[policy] = make_schedule(policy, scenario)
             played.append(
                 play(
                     policy,
-                    setting,
-                    num_steps=question.num_steps,
+                    scenario,
+                    num_steps=options.num_steps,
                     schedule=schedules.get(policy),
                 )
             )
             advance()
     if schedule_out is not None and writer is not None:
-        _write_schedule(schedules[writer], question, setting, schedule_out, console)
-    return setting, played
+        _write_schedule(schedules[writer], options, scenario, schedule_out, console)
+    return scenario, played
 
 
-def read_setting(question: Question, console: Console) -> Setting:
+def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
     """Reads the workload and chooses its shapes."""
-    if is_prepared(question.workload):
+    if is_prepared(options.workload):
         raise InputError(
-            f"--workload {question.workload}: a prepared data set, whose shapes are "
+            f"--workload {options.workload}: a prepared dataset, whose shapes are "
             "fixed; python -m jaxload.plan --manifest compares policies on it"
         )
     survey = survey_manifest(
-        question.workload,
-        question.rules,
-        max_bad_share=question.max_bad_share,
+        options.workload,
+        options.rules,
+        max_bad_share=options.max_bad_share,
         console=console,
     )
     config = BalanceConfig(
-        max_tokens=1, policy="mixed", max_buckets=question.max_buckets
+        max_tokens=1, policy="mixed", max_buckets=options.max_buckets
     )
-    chosen = cover_survey(
-        survey, question.rules, config, num_replicas=question.num_replicas
-    )
+    chosen = surveyed_samples(
+        survey, options.rules, config, num_replicas=options.num_replicas
+    ).cover
     longest = max(shape.tokens for shape in chosen.shapes)
-    max_tokens = int(question.memory_headroom * longest)
-    return Setting(
+    max_tokens = int(options.memory_headroom * longest)
+    return Scenario(
         cover=chosen,
         config=dataclasses.replace(config, max_tokens=max_tokens),
-        cost_model=_cost_model(question),
-        max_batch=token_limit(max_tokens).max_batch,
-        num_replicas=question.num_replicas,
-        accumulate=question.accumulate,
-        seed=question.seed,
+        cost_model=_cost_model(options),
+        limit=TokenMemory(max_tokens=max_tokens, remat=options.remat).limit,
+        num_replicas=options.num_replicas,
+        accumulate=options.accumulate,
+        seed=options.seed,
     )
 
 
-def _cost_model(question: Question) -> CostModel:
-    if question.costs is not None:
-        return read_fit(question.costs).cost
-    architecture = architecture_of(preset(question.model))
-    return analytic_cost(architecture, remat=question.remat)
+def _cost_model(options: SimulationOptions) -> CostModel:
+    analytic = analytic_cost(preset(options.model))
+    if options.costs is not None:
+        return measured_cost(read_fit(options.costs), analytic)
+    return analytic
 
 
-def _scheduled_policy(question: Question, schedule_out: Path | None) -> str | None:
-    """The policy whose schedule is written; found out before anything is computed."""
+def _scheduled_policy(
+    options: SimulationOptions, schedule_out: Path | None
+) -> str | None:
+    """Returns the policy whose schedule is written, before anything is computed."""
     if schedule_out is None:
         return None
     for policy in _WITH_SCHEDULE:
-        if policy in question.policies:
+        if policy in options.policies:
             check_writable(schedule_out)
             return policy
     raise InputError(
         f"--schedule-out {schedule_out}: expected one of {', '.join(_WITH_SCHEDULE)} "
-        f"among --policies, got {', '.join(question.policies)}"
+        f"among --policies, got {', '.join(options.policies)}"
     )
 
 
 def _write_schedule(
     schedule: Lockstep | Mixed,
-    question: Question,
-    setting: Setting,
+    options: SimulationOptions,
+    scenario: Scenario,
     path: Path,
     console: Console,
 ) -> None:
-    ids = sample_ids(question.workload, question.rules, setting.cover.shapes)
-    by_shape = dict(zip(setting.cover.shapes, ids, strict=True))
-    with phase(console, f"writing {path}", question.num_steps) as advance:
+    ids = sample_ids(options.workload, options.rules, scenario.cover.shapes)
+    by_shape = dict(zip(scenario.cover.shapes, ids, strict=True))
+    with phase(console, f"writing {path}", options.num_steps) as advance:
 
         def lines() -> Iterator[str]:
-            for step in range(question.num_steps):
-                for replica in range(setting.num_replicas):
+            for step in range(options.num_steps):
+                for replica in range(scenario.num_replicas):
                     yield json.dumps(_row(schedule, step, replica, by_shape)) + "\n"
                 advance()
 

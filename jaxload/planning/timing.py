@@ -6,25 +6,26 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
-import ml_dtypes
 import numpy as np
-from jax.sharding import Mesh
 from jax.stages import Compiled
 from rich.console import Console
 
-from jaxload.balance.regression import Timing
+from jaxload.balance.program import Grid, Program, Remat
+from jaxload.balance.regression import MIN_POINTS, CostFit, Timing, fit_costs
 from jaxload.config import Config
 from jaxload.console import phase
+from jaxload.data.batch_spec import batch_spec, random_batch
 from jaxload.errors import InputError
-from jaxload.parallel.mesh import local_replicas, place_batch
+from jaxload.parallel.placement import Group
+from jaxload.planning.memory import remats_to_try
 from jaxload.shapes.shape import Shape
-from jaxload.training.programs import init_state, lower_micro_step, make_trainer
-from jaxload.training.step import Sums, TrainState
+from jaxload.training.lowering import Lowering
 
 GridPoint = tuple[Shape, int]
-"""A shape and a batch size."""
+"""A shape, and samples of it on each device."""
 
 _NUM_LENGTHS = 6
+_DEFAULT_TOKENS = 32_760  # A clip of 81 frames at 480p.
 _FRAMES = 32  # About as many as the longest clip of a grid has.
 _MIN_TOKENS = 8  # Fewer leave too few lengths for a fit.
 _COMPILE_SHARE = 0.8  # Of the budget; the rest is for running.
@@ -53,12 +54,42 @@ def default_grid(max_tokens: int) -> list[GridPoint]:
     return _spread(points)
 
 
+def measure_costs(
+    config: Config, lowering: Lowering, *, seconds: float, console: Console
+) -> CostFit:
+    """Times micro-steps here, for about so long, and regresses costs from them."""
+    grid = default_grid(config.balance.max_tokens or _DEFAULT_TOKENS)
+    remat = remats_to_try(config.model.remat)[0]
+    timings = measure_steps(
+        lowering,
+        grid=grid,
+        remat=remat,
+        seconds_budget=seconds,
+        seed=config.train.seed,
+        console=console,
+    )
+    if len(timings) < MIN_POINTS:
+        raise InputError(
+            f"{seconds:g} s to measure in: {len(timings)} of {len(grid)} points were "
+            f"measured in that time, expected {MIN_POINTS} or more; give it longer "
+            "(calibrate --seconds, balance.measure_seconds)"
+        )
+    placement = lowering.placement
+    return fit_costs(
+        timings,
+        source=f"regressed from {len(timings)} micro-steps on "
+        f"{placement.devices_per_group} x {placement.device_kind}",
+        remat=remat,
+    )
+
+
 def measure_steps(
-    config: Config,
-    mesh: Mesh,
+    lowering: Lowering,
     *,
     grid: Sequence[GridPoint],
+    remat: Remat,
     seconds_budget: float,
+    seed: int,
     console: Console,
 ) -> list[Timing]:
     """Times the training micro-step of each point: forward, backward and sums.
@@ -68,17 +99,26 @@ def measure_steps(
     median: a minute in which the machine is slow falls on all of them.
     """
     start = time.perf_counter()
-    trainer = make_trainer(config)
-    state, sums = init_state(config, trainer, mesh)
+    group = lowering.placement.local_groups[0]
+    runner = _Runner(lowering, group)
     steps: list[_Step] = []
     with phase(console, "compiling", len(grid)) as advance:
-        for shape, batch in grid:
+        for shape, samples in grid:
             if time.perf_counter() - start > _COMPILE_SHARE * seconds_budget:
                 break
-            program = lower_micro_step(config, trainer, mesh, shape, batch).compile()
-            arrays = _random_batch(config, mesh, shape, batch)
-            sums = jax.block_until_ready(program(state, sums, arrays))
-            steps.append(_Step(shape, batch, program, arrays, []))
+            layout = lowering.placement.layout
+            program = Program(
+                form=Grid.of(shape),
+                batch=samples * layout.batch,
+                layout=layout,
+                remat=remat,
+            )
+            arrays = random_batch(
+                batch_spec(lowering.trainer.model, program), seed=seed
+            )
+            compiled = lowering.micro_step(program, group).compile()
+            steps.append(_Step(program, compiled, group.place_batch(arrays), []))
+            runner.run(steps[-1])
             advance()
     if len(steps) < len(grid):
         console.print(
@@ -92,54 +132,44 @@ def measure_steps(
             spent = time.perf_counter() - start > seconds_budget
             if spent and count >= _MIN_ROUNDS:
                 break
-            sums = _run_round(steps, state, sums)
+            for step in steps:
+                step.seconds.append(runner.run(step))
             advance()
     return [step.timing() for step in steps]
 
 
 class _Step(NamedTuple):
-    """A point of the grid, ready to run, and what each run took."""
+    """A point of the grid, ready to run, and the seconds of each run."""
 
-    shape: Shape
-    batch: int
-    program: Compiled
+    program: Program
+    compiled: Compiled
     arrays: dict[str, jax.Array]
     seconds: list[float]
 
     def timing(self) -> Timing:
         return Timing(
-            batch=self.batch,
-            tokens=self.shape.tokens,
+            batch=self.program.samples_per_device,
+            tokens=self.program.tokens,
             seconds=statistics.median(self.seconds),
         )
 
 
-def _run_round(steps: Sequence[_Step], state: TrainState, sums: Sums) -> Sums:
-    """Runs every step once; the sums are donated from one to the next."""
-    for step in steps:
+class _Runner:
+    """Holds the state of one group; sums are donated from one step to the next."""
+
+    def __init__(self, lowering: Lowering, group: Group):
+        placement = lowering.placement
+        state, sums = lowering.init("noise").compile()()
+        self._step = placement.state_view(state.step, group)
+        self._model = placement.state_view(state.model, group)
+        self._sums = placement.sums_view(sums, group)
+
+    def run(self, step: _Step) -> float:
+        """Runs a step to its end; returns its seconds."""
         begin = time.perf_counter()
-        sums = jax.block_until_ready(step.program(state, sums, step.arrays))
-        step.seconds.append(time.perf_counter() - begin)
-    return sums
-
-
-def _random_batch(
-    config: Config, mesh: Mesh, shape: Shape, batch: int
-) -> dict[str, jax.Array]:
-    """Noise on the devices, in the form of a bucket's micro-batch."""
-    model = config.model
-    count = batch * len(local_replicas(mesh))
-    rng = np.random.default_rng(config.train.seed)
-    latent = (count, shape.frames, shape.height, shape.width, model.channels)
-    text = (count, model.num_text_tokens, model.text_dim)
-    return place_batch(
-        {
-            "latent": rng.standard_normal(latent).astype(ml_dtypes.bfloat16),
-            "text": rng.standard_normal(text).astype(ml_dtypes.bfloat16),
-            "id": np.arange(count, dtype=np.int32),
-        },
-        mesh,
-    )
+        sums = step.compiled(self._step, self._model, self._sums, step.arrays)
+        self._sums = jax.block_until_ready(sums)
+        return time.perf_counter() - begin
 
 
 def _spread(points: Sequence[GridPoint]) -> list[GridPoint]:

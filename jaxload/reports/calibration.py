@@ -10,6 +10,7 @@ from matplotlib.ticker import NullLocator
 from rich.console import Console
 from rich.table import Table
 
+from jaxload.balance.cost import CostLaw
 from jaxload.balance.regression import CostFit, FittedPoint
 
 # Attributes of a point, what the law is called and its colour.
@@ -21,7 +22,7 @@ _LAWS = (
 
 def print_fit(fit: CostFit, console: Console) -> None:
     """Prints every point beside what both laws say, then the laws themselves."""
-    table = Table(title=f"Micro-step times, {fit.cost.source}", box=None)
+    table = Table(title=f"Micro-step times, {fit.source}", box=None)
     names = ("batch", "tokens", "measured ms", "two terms ms", "error")
     for name in (*names, "power law ms", "error"):
         table.add_column(name, justify="right")
@@ -42,10 +43,16 @@ def print_fit(fit: CostFit, console: Console) -> None:
         console.print(line, highlight=False, soft_wrap=True)
 
 
+def _local_exponent(cost: CostLaw, tokens: int) -> float:
+    """Returns the power with which the cost of a sample grows at a length."""
+    longer = float(cost.sample(1.01 * tokens)) / float(cost.sample(tokens))
+    return float(np.log(longer) / np.log(1.01))
+
+
 def _describe_laws(fit: CostFit) -> list[str]:
     cost, power = fit.cost, fit.power_law
     exponents = (
-        cost.exponent(np.array([tokens]))
+        _local_exponent(cost, tokens)
         for tokens in (fit.points[0].tokens, fit.points[-1].tokens)
     )
     ends = " to ".join(f"{exponent:.2f}" for exponent in exponents)

@@ -15,23 +15,29 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 def print_plan(plan: Plan, console: Console) -> None:
     """Prints the catalogue, then what it leaves out and why."""
-    title = f"Catalogue for {plan.num_replicas} replica(s), {plan.config.policy}"
-    table = Table(title=title, box=None)
-    columns = ["shape", "pixels", "tokens", "batch", plan.cost_model.unit]
+    with_remat = any(bucket.program.remat != "none" for bucket in plan.buckets)
     with_bytes = any(bucket.num_bytes for bucket in plan.buckets)
-    columns += ["bytes"] if with_bytes else ["in memory"]
+    title = f"Catalogue for {plan.num_replicas} replica(s), {plan.config.policy}"
+    # With one more column, the usual padding would be more than 80 characters.
+    table = Table(title=title, box=None, collapse_padding=with_remat)
+    columns = ["shape", "pixels", "tokens", "batch"]
+    columns += ["remat"] if with_remat else []
+    columns += [plan.cost_model.unit, "bytes" if with_bytes else "in memory"]
     for name in (*columns, "samples", "work"):
         table.add_column(name, justify="right")
     table.add_column("")
     for bucket, share in zip(plan.buckets, plan.work_shares(), strict=True):
-        memory = bucket.num_bytes or bucket.shape.tokens * bucket.batch
+        memory = f"{bucket.program.tokens_per_device:,}"
+        if with_bytes:
+            memory = format_bytes(bucket.num_bytes)
         table.add_row(
             str(bucket.shape),
             "x".join(map(str, bucket.shape.pixels)),
             f"{bucket.shape.tokens:,}",
             f"{bucket.batch:,}",
+            *([bucket.program.remat] if with_remat else []),
             format_cost(bucket.cost, plan.cost_model.unit),
-            f"{memory:,}",
+            memory,
             f"{bucket.num_samples:,}",
             f"{share:.1%}",
             "over" if bucket.over_budget else "",
@@ -42,7 +48,8 @@ def print_plan(plan: Plan, console: Console) -> None:
     _print_left_out(plan, console)
     if plan.idle_shares:
         shares = ", ".join(f"{k} {v:.2%}" for k, v in plan.idle_shares.items())
-        console.print(f"predicted idle share: {shares}", highlight=False)
+        line = f"predicted idle share: {shares}"
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def format_cost(cost: float, unit: str) -> str:
@@ -53,6 +60,14 @@ def format_cost(cost: float, unit: str) -> str:
         if cost >= size:
             return f"{cost / size:.3g} {letter}"
     return f"{cost:.3g}"
+
+
+def format_bytes(num_bytes: int) -> str:
+    """Returns bytes with three digits, in the decimal units that GPUs are sold by."""
+    for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.3g} {unit}"
+    return f"{num_bytes} B"
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
@@ -118,7 +133,8 @@ def _sources(plan: Plan) -> list[str]:
     lines = [f"memory: {plan.sources['memory']}"]
     if plan.budget:
         unit = plan.cost_model.unit
-        budget = format_cost(plan.budget, unit) + unit
+        gap = " " if unit == "s" else ""  # FLOP has its prefix before it.
+        budget = format_cost(plan.budget, unit) + gap + unit
         if plan.config.rule == "dual" and plan.config.policy == "lockstep":
             budget = f"{plan.budget:.4g} tokens^p"
         lines.append(

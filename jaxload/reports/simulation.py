@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 from rich.console import Console
 from rich.table import Table
 
-from jaxload.balance.scenario import Setting
+from jaxload.balance.scenario import Scenario
 from jaxload.balance.simulation import Played
 
 _COLOURS = {
@@ -22,15 +22,15 @@ _COLOURS = {
 
 
 def to_dict(
-    setting: Setting, played: Sequence[Played], *, flops_per_second: float
+    scenario: Scenario, played: Sequence[Played], *, flops_per_second: float
 ) -> dict:
     """All figures of a simulation, as JSON can hold them."""
-    chosen = setting.cover
+    chosen = scenario.cover
     return {
-        "replicas": setting.num_replicas,
-        "accumulate": setting.accumulate,
-        "max_tokens": setting.config.max_tokens,
-        "cost_model": dataclasses.asdict(setting.cost_model),
+        "replicas": scenario.num_replicas,
+        "accumulate": scenario.accumulate,
+        "max_tokens": scenario.config.max_tokens,
+        "cost_model": dataclasses.asdict(scenario.cost_model),
         "catalogue": {
             "shapes": [
                 {"pixels": list(shape.pixels), "tokens": shape.tokens, "samples": n}
@@ -41,13 +41,13 @@ def to_dict(
             "kept": chosen.kept,
             "left_out": [dataclasses.asdict(x) for x in chosen.left_out],
         },
-        "policies": {p.policy: _figures(p, setting, flops_per_second) for p in played},
+        "policies": {p.policy: _figures(p, scenario, flops_per_second) for p in played},
     }
 
 
-def _figures(played: Played, setting: Setting, flops_per_second: float) -> dict:
+def _figures(played: Played, scenario: Scenario, flops_per_second: float) -> dict:
     seconds = played.total_seconds
-    if setting.cost_model.unit == "FLOP":
+    if scenario.cost_model.unit == "FLOP":
         seconds /= flops_per_second
     return {
         **dataclasses.asdict(played.imbalance),

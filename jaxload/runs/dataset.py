@@ -8,9 +8,10 @@ from jaxload.config import Config
 from jaxload.console import phase
 from jaxload.data.manifest import FILE_NAME, Manifest, read_manifest
 from jaxload.errors import InputError
+from jaxload.media.config import SyntheticConfig
 from jaxload.media.preparation import Preparation
 from jaxload.media.preparing import prepare, runner
-from jaxload.media.synthetic import ORIGIN, SyntheticConfig, draw_media
+from jaxload.media.synthetic import ORIGIN, draw_media
 from jaxload.media.walking import list_media
 
 

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import numpy as np
 from flax import nnx
-from jax.sharding import Mesh
 from jax.stages import Compiled
 from rich.console import Console
 
@@ -18,12 +17,13 @@ from jaxload.errors import InputError
 from jaxload.media.video_files import write_gif
 from jaxload.models import weights
 from jaxload.models.weights import Naming
-from jaxload.parallel.mesh import replica_mesh, replicated
+from jaxload.parallel.placement import Group
+from jaxload.planning.footprint import SAMPLE
+from jaxload.runs.setup import local_compiler, this_placement, trainer_of
 from jaxload.runs.workdir import WorkDir
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import enable_compile_cache
-from jaxload.training.programs import abstract_state, lower_sampler, make_trainer
-from jaxload.training.step import Trainer
+from jaxload.training.lowering import Lowering
 
 _FPS = 8
 _ENLARGE = 4
@@ -31,14 +31,15 @@ _ENLARGE = 4
 
 def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> None:
     """Draws the config's sample from the newest checkpoint of a run."""
-    mesh = replica_mesh()
-    trainer = make_trainer(config)
-    model, _ = _newest_model(config, trainer, mesh, workdir)
     enable_compile_cache(workdir.compile_cache)
+    lowering = Lowering(trainer_of(config), this_placement(config))
+    model, _ = _newest_model(config, lowering, workdir)
+    group = lowering.placement.local_groups[0]
     with phase(console, "compiling", 1) as advance:
-        sampler = lower_sampler(config, trainer, model, mesh).compile()
+        sampler = local_compiler(config, lowering).lower(SAMPLE).compile()
         advance()
-    draw_sample(config, sampler, model, mesh, path)
+    view = lowering.placement.state_view(model, group)
+    draw_sample(config, sampler, view, group, path)
 
 
 def export(
@@ -48,18 +49,19 @@ def export(
 
     Returns its step.
     """
-    trainer = make_trainer(config)
-    model, step = _newest_model(config, trainer, replica_mesh(), workdir)
+    lowering = Lowering(trainer_of(config), this_placement(config))
+    model, step = _newest_model(config, lowering, workdir)
     with phase(console, "writing", 1) as advance:
-        weights.save(nnx.merge(trainer.graphdef, *model), path, names=names)
+        graphdef = lowering.trainer.graphdef("none")
+        weights.save(nnx.merge(graphdef, *model), path, names=names)
         advance()
     return step
 
 
 def _newest_model(
-    config: Config, trainer: Trainer, mesh: Mesh, workdir: WorkDir
+    config: Config, lowering: Lowering, workdir: WorkDir
 ) -> tuple[tuple[Any, Any], int]:
-    """`TrainState.model` of the newest checkpoint, and its step."""
+    """Returns `TrainState.model` of the newest checkpoint, and its step."""
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
@@ -69,20 +71,20 @@ def _newest_model(
                 f"work directory {workdir.path}: expected a checkpoint, found none; "
                 "train the run further first"
             )
-        like = abstract_state(config, trainer, mesh)
-        return checkpoints.restore_model(step, like), step
+        return checkpoints.restore_model(step, lowering.state), step
 
 
 def draw_sample(
-    config: Config, sampler: Compiled, model: tuple[Any, Any], mesh: Mesh, path: Path
+    config: Config, sampler: Compiled, model: tuple[Any, Any], group: Group, path: Path
 ) -> None:
-    """Draws the config's sample and writes it as an animation."""
+    """Draws the config's sample on one group and writes it as an animation."""
     encoder = load_text_encoder(config.data.text_encoder, config.model.text_dim)
-    text = encoder.encode(config.sample.caption)
+    text = pad_text(encoder.encode(config.sample.caption), config.model.num_text_tokens)
+    seed = np.int32(config.sample.seed)
     latent = sampler(
         model,
-        jax.device_put(pad_text(text, config.model.num_text_tokens), replicated(mesh)),
-        jax.device_put(np.int32(config.sample.seed), replicated(mesh)),
+        jax.device_put(text, group.replicated),
+        jax.device_put(seed, group.replicated),
     )
     codec = load_codec(config.data.codec)
     video = codec.decode(np.asarray(jax.device_get(latent)))

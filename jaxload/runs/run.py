@@ -1,162 +1,119 @@
 """A training run from config to picture, phase by phase."""
 
 import contextlib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator
+from pathlib import Path
 
 import grain
-import jax
-from jax.sharding import Mesh
-from jax.stages import Compiled, Lowered
 from rich.console import Console
 
-from jaxload.balance.schedule import Lockstep
+from jaxload.balance.schedule import Schedule
 from jaxload.config import Config
-from jaxload.console import phase
-from jaxload.data.loader import ReadAhead, micro_batch_dataset
+from jaxload.data.loader import Loader
 from jaxload.data.manifest import Manifest
+from jaxload.data.source import HostBatch
 from jaxload.errors import InputError
-from jaxload.files import read_json, write_atomically
-from jaxload.parallel.mesh import local_replicas, place_batch, replica_mesh
-from jaxload.planning import plan as plan_lib
-from jaxload.planning.footprint import check_capacity
-from jaxload.planning.memory import plan_within_memory
-from jaxload.planning.plan import Plan
-from jaxload.planning.planner import MemoryLimit, check_plan, cover_prepared, plan_run
+from jaxload.files import write_atomically
+from jaxload.parallel.placement import Placement
+from jaxload.planning.footprint import (
+    DEVICE_PREFETCH,
+    LocalCompiler,
+    check_capacity,
+)
+from jaxload.planning.plan import to_json
 from jaxload.reports.plan import print_plan
 from jaxload.reports.training import draw_figure
 from jaxload.runs.dataset import open_dataset
 from jaxload.runs.outputs import draw_sample
+from jaxload.runs.planned import settle_plan
+from jaxload.runs.programs import check_bytes, compile_run
+from jaxload.runs.setup import local_hardware, this_placement
 from jaxload.runs.start import begin, check_start, find_origin
-from jaxload.runs.workdir import RESTORE, WorkDir
+from jaxload.runs.workdir import WorkDir
 from jaxload.training.checkpoint import Checkpoints, check_frozen
-from jaxload.training.compile import compile_ahead, enable_compile_cache
-from jaxload.training.events import (
-    MetricsFile,
-    ProgressLine,
-    StepMetrics,
-    read_metrics,
-)
-from jaxload.training.loop import fit
-from jaxload.training.programs import (
-    INIT,
-    SAMPLE,
-    lowerings,
-    make_trainer,
-    training_programs,
-)
-
-_DEVICE_PREFETCH = 2  # Micro-batches that lie on the devices ahead of their use.
-_MAX_COMPILE_THREADS = 8  # Each may take gigabytes for a large model.
+from jaxload.training.compile import enable_compile_cache
+from jaxload.training.engine import Engine
+from jaxload.training.events import STEP, JsonlSink, ScreenSink, Sinks, read_events
+from jaxload.training.loop import DeviceBatch, run_steps
+from jaxload.training.optimizer import check_groups
 
 
-def train(config: Config, workdir: WorkDir, console: Console) -> None:
+def train(
+    config: Config, workdir: WorkDir, console: Console, *, plan_file: Path | None = None
+) -> None:
     """Trains from the newest checkpoint, or from the start, to the last step."""
-    # --- Data and plan: all that can be wrong with the input is found here ---
-    _check_policy(config)
-    mesh = replica_mesh()
-    check_capacity(config.balance.max_bytes, mesh.local_devices)
+    # --- Data and plan: every mistake in the input is found here ---
+    enable_compile_cache(workdir.compile_cache)
+    placement = this_placement(config)
+    check_capacity(config.balance.max_bytes, placement.mesh.local_devices)
     origin = find_origin(config, workdir)
     check_start(config, origin)
     if origin == "checkpoint" and config.model.lora_rank:
         check_frozen(workdir.checkpoints)
+    hardware = local_hardware(config, placement)
+    lowering, compiler = hardware.lowering, hardware.compiler
+    assert lowering is not None
+    assert isinstance(compiler, LocalCompiler)
+    check_groups(config.optimizer, lowering.state.params)
     manifest = open_dataset(config, console)
     check_model_fits(config, manifest, console)
-    plan = _settle_plan(config, manifest, mesh, workdir, console)
-    rows = read_metrics(workdir.metrics)
+    plan = settle_plan(
+        config, manifest, hardware, workdir, console, plan_file=plan_file
+    )
+    events = read_events(workdir.metrics)
     workdir.begin(config)
-    write_atomically(workdir.plan, plan_lib.to_json(plan))
+    write_atomically(workdir.plan, to_json(plan))
     print_plan(plan, console)
 
     # --- Programs: after this, nothing is compiled any more ---
-    trainer = make_trainer(config)
-    named = lowerings(config, plan, mesh, trainer, origin=origin)
-    compiled = _compile(named, workdir, console)
+    programs = compile_run(compiler, lowering, plan, origin=origin, console=console)
+    check_bytes(plan, compiler, hardware.memory_bytes)
 
     # --- State and loop ---
+    schedule = plan.schedule(config.train.seed)
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
-        schedule = Lockstep(
-            buckets=plan.buckets,
-            seed=config.train.seed,
-            num_replicas=mesh.size,
-            accumulate=config.train.accumulate,
-        )
-        batches = _device_batches(config, manifest, schedule, mesh)
         start = checkpoints.latest_step() or 0
         state, sums = begin(
-            origin, compiled[INIT], config, trainer, mesh, checkpoints, console
+            origin, programs.init, config, lowering, checkpoints, console
         )
-        if start:
-            batches.set_state(checkpoints.restore_data(start))
-            console.print(f"resuming at step {start}", highlight=False)
+        engine = Engine(placement, programs.micro_steps, programs.update, state, sums)
+        del state, sums  # The engine donates them.
         with (
-            contextlib.closing(batches),
-            _Reporter(config, workdir, console, rows, start) as reporter,
+            _device_batches(config, manifest, schedule, placement) as batches,
+            JsonlSink(workdir.metrics, [e for e in events if e.step < start]) as file,
+            ScreenSink(
+                console,
+                start=start,
+                num_steps=config.train.num_steps,
+                every=config.train.log_every,
+            ) as screen,
         ):
-            state = fit(
-                state,
-                sums,
+            if start:
+                batches.set_state(checkpoints.restore_data(start))
+                console.print(f"resuming at step {start}", highlight=False)
+            run_steps(
+                engine,
                 batches,
                 start=start,
                 config=config.train,
-                programs=training_programs(compiled, plan),
                 schedule=schedule,
+                placement=placement,
                 checkpoints=checkpoints,
-                on_step=reporter,
+                sink=Sinks([file, screen]),
             )
 
-    # --- What people look at ---
-    draw_sample(config, compiled[SAMPLE], state.model, mesh, workdir.sample)
-    draw_figure(read_metrics(workdir.metrics), workdir.figure)
+    # --- Files that people look at ---
+    group = placement.local_groups[0]
+    model = placement.state_view(engine.state.model, group)
+    draw_sample(config, programs.sample, model, group, workdir.sample)
+    draw_figure(read_events(workdir.metrics, STEP), workdir.figure)
     workdir.mark_finished(config)
 
 
-class _Reporter:
-    """Tells of each step, in the metrics file and on screen."""
-
-    def __init__(
-        self,
-        config: Config,
-        workdir: WorkDir,
-        console: Console,
-        rows: Sequence[StepMetrics],
-        start: int,
-    ):
-        # Steps after the checkpoint are run again, and written again.
-        kept = [row for row in rows if row.step < start]
-        self._metrics = MetricsFile(workdir.metrics, kept)
-        self._line = ProgressLine(
-            console,
-            start=start,
-            num_steps=config.train.num_steps,
-            every=config.train.log_every,
-        )
-
-    def __enter__(self) -> "_Reporter":
-        self._line.__enter__()
-        return self
-
-    def __exit__(self, *exception):
-        self._line.__exit__(*exception)
-        self._metrics.close()
-
-    def __call__(self, row: StepMetrics) -> None:
-        self._metrics.append(row)
-        self._line.update(row)
-
-
-def _check_policy(config: Config) -> None:
-    if config.balance.policy != "lockstep":
-        raise InputError(
-            f"balance.policy={config.balance.policy}: expected lockstep; a mixed run "
-            "can be planned and simulated, and not yet trained"
-        )
-
-
 def check_model_fits(config: Config, manifest: Manifest, console: Console) -> None:
-    """Refuses a data set that was made for another model; tells of cut captions."""
+    """Refuses a dataset that was made for another model; tells of cut captions."""
     for section, field in (
         ("data", "codec"),
         ("data", "text_encoder"),
@@ -167,7 +124,7 @@ def check_model_fits(config: Config, manifest: Manifest, console: Console) -> No
         found = manifest.fingerprint.get(field)
         if found != wanted:
             raise InputError(
-                f"{section}.{field}={wanted}: data set {manifest.directory} was made "
+                f"{section}.{field}={wanted}: dataset {manifest.directory} was made "
                 f"with {found}; set {section}.{field}={found}"
             )
     lengths = manifest.read_column("text_tokens").to_numpy()
@@ -181,56 +138,28 @@ def check_model_fits(config: Config, manifest: Manifest, console: Console) -> No
         )
 
 
-def _settle_plan(
-    config: Config,
-    manifest: Manifest,
-    mesh: Mesh,
-    workdir: WorkDir,
-    console: Console,
-) -> Plan:
-    """The plan that a resumed run already has, or a new one."""
-    if workdir.plan.exists():
-        content = read_json(workdir.plan, remedy=RESTORE)
-        plan = plan_lib.from_dict(content, name=str(workdir.plan))
-        check_plan(plan, manifest, num_replicas=mesh.size)
-        return plan
-
-    def make(memory: MemoryLimit) -> Plan:
-        return plan_run(config, manifest, memory, num_replicas=mesh.size)
-
-    chosen = cover_prepared(manifest, config.balance, num_replicas=mesh.size)
-    return plan_within_memory(config, chosen.shapes, make, console)
-
-
-def _compile(
-    named: Mapping[str, Callable[[], Lowered]], workdir: WorkDir, console: Console
-) -> dict[str, Compiled]:
-    enable_compile_cache(workdir.compile_cache)
-    with phase(console, "compiling", len(named)) as advance:
-        return compile_ahead(
-            named,
-            num_threads=min(os.cpu_count() or 1, _MAX_COMPILE_THREADS),
-            on_done=lambda _: advance(),
-        )
-
-
+@contextlib.contextmanager
 def _device_batches(
-    config: Config, manifest: Manifest, schedule: Lockstep, mesh: Mesh
-) -> grain.DatasetIterator[dict[str, jax.Array]]:
-    """The run's micro-batches, read ahead onto the devices."""
-    on_host = ReadAhead(
-        micro_batch_dataset(
-            manifest,
-            schedule,
-            replicas=local_replicas(mesh),
-            num_micro_steps=config.train.num_steps * config.train.accumulate,
-            num_text_tokens=config.model.num_text_tokens,
-        ),
+    config: Config, manifest: Manifest, schedule: Schedule, placement: Placement
+) -> Iterator[grain.DatasetIterator[DeviceBatch]]:
+    """Opens the run's micro-batches, prefetched to the devices of their groups."""
+    num_groups = len(placement.local_groups)
+    on_host = Loader(
+        manifest,
+        schedule,
         config.data,
+        replicas=placement.local_replicas(schedule.num_replicas),
+        num_at_once=num_groups,
+        num_steps=config.train.num_steps,
+        num_text_tokens=config.model.num_text_tokens,
     )
-    on_device = on_host.map(lambda batch: place_batch(batch, mesh))
-    return iter(
-        grain.experimental.ThreadPrefetchIterDataset(
-            on_device, prefetch_buffer_size=_DEVICE_PREFETCH
-        )
+
+    def move(batch: HostBatch) -> DeviceBatch:
+        group = placement.group_of(batch.replica)
+        return DeviceBatch(*batch[:-1], group.place_batch(batch.arrays))
+
+    ahead = grain.experimental.ThreadPrefetchIterDataset(
+        on_host.map(move), prefetch_buffer_size=DEVICE_PREFETCH * num_groups
     )
+    with contextlib.closing(iter(ahead)) as batches:
+        yield batches

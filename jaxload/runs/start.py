@@ -2,7 +2,6 @@
 
 import jax
 from flax import nnx
-from jax.sharding import Mesh
 from jax.stages import Compiled
 from rich.console import Console
 
@@ -12,8 +11,8 @@ from jaxload.errors import InputError
 from jaxload.models import MMDiTConfig, ModelConfig, weights
 from jaxload.runs.workdir import WorkDir
 from jaxload.training.checkpoint import Checkpoints
-from jaxload.training.programs import Origin, abstract_state, split_trained
-from jaxload.training.step import Sums, Trainer, TrainState
+from jaxload.training.lowering import Lowering, Origin
+from jaxload.training.step import Sums, TrainState, split_trained
 
 
 def find_origin(config: Config, workdir: WorkDir) -> Origin:
@@ -68,21 +67,25 @@ def begin(
     origin: Origin,
     init: Compiled,
     config: Config,
-    trainer: Trainer,
-    mesh: Mesh,
+    lowering: Lowering,
     checkpoints: Checkpoints,
     console: Console,
 ) -> tuple[TrainState, Sums]:
-    """The state and the empty sums before the first step, on the devices.
+    """Returns the state and sums of zero before the first step, on the devices.
 
     Args:
-        init: `programs.lower_init` of the same origin, compiled.
+        origin: Source of the state.
+        init: `Lowering.init` of the same origin, compiled.
+        config: Of the run.
+        lowering: Programs of the run.
+        checkpoints: Of the run.
+        console: Shows progress.
     """
     if origin == "checkpoint":
         sums, step = init(), checkpoints.latest_step()
         assert step is not None
-        return checkpoints.restore(step, abstract_state(config, trainer, mesh)), sums
-    given = load_start(config, trainer, mesh, console) if origin == "weights" else ()
+        return checkpoints.restore(step, lowering.state), sums
+    given = load_start(config, lowering, console) if origin == "weights" else ()
     state, sums = init(*given)  # From here on the arrays of `given` are no more.
     if jax.tree.leaves(state.frozen):
         with phase(console, "saving frozen parameters", 1) as advance:
@@ -92,11 +95,11 @@ def begin(
 
 
 def load_start(
-    config: Config, trainer: Trainer, mesh: Mesh, console: Console
+    config: Config, lowering: Lowering, console: Console
 ) -> tuple[nnx.State, nnx.State]:
-    """The parameters that a run starts from: trained ones, and frozen ones."""
-    like = abstract_state(config, trainer, mesh).model
-    shardings = jax.tree.map(lambda leaf: leaf.sharding, nnx.merge_state(*like))
+    """Loads the parameters that a run starts from: trained ones, and frozen ones."""
+    like = nnx.merge_state(*lowering.state.model)
+    shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
     with phase(console, "loading weights", 1) as advance:
         model = weights.load(
             config.train.weights,

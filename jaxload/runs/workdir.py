@@ -15,25 +15,6 @@ from jaxload.files import read_json, write_atomically
 RESTORE = "restore the file, or choose another --workdir"
 """What to do about a file of a work directory that cannot be read."""
 
-# What may change between the start of a run and its resume: nothing that a step depends
-# on, so that the losses of the longer run begin with those of the shorter. The data set
-# may move: the plan knows which one it must be.
-_CHANGEABLE = (
-    "data.path",
-    "data.num_workers",
-    "data.num_threads",
-    "data.num_prefetch",
-    "train.num_steps",
-    "train.log_every",
-    "train.checkpoint_every",
-    "train.keep_checkpoints",
-    "sample.caption",
-    "sample.shape",
-    "sample.num_steps",
-    "sample.guidance",
-    "sample.seed",
-)
-
 
 @dataclasses.dataclass(frozen=True)
 class WorkDir:
@@ -154,7 +135,11 @@ def claim_workdir(path: Path, config: Config, *, resume: bool) -> Iterator[WorkD
 
 def _check_same_run(workdir: WorkDir, config: Config, *, resume: bool) -> None:
     changed = config_lib.differences(workdir.read_config(), config)
-    fixed = {path: pair for path, pair in changed.items() if path not in _CHANGEABLE}
+    fixed = {
+        path: pair
+        for path, pair in changed.items()
+        if not config_lib.may_change_on_resume(path)
+    }
     if fixed:
         path, (there, here) = next(iter(fixed.items()))
         more = f" and {len(fixed) - 1} more" if len(fixed) > 1 else ""

@@ -1,6 +1,5 @@
 """Draws latents from a model: follows its velocity from noise to a sample."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -9,40 +8,9 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
-from jaxload.errors import InputError
+from jaxload.sampling.config import SampleConfig
+from jaxload.sampling.noise import NUM_TIMESTEPS, draw_noise, shift_sigma
 from jaxload.shapes.shape import Shape
-from jaxload.training.objective import NUM_TIMESTEPS, draw_noise, shift_sigma
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SampleConfig:
-    """What is drawn at the end of a run, and by `jaxload.sample`."""
-
-    caption: str
-    """What the sample should show."""
-
-    shape: str
-    """Latent frames x height x width; a clip has four frames a latent frame."""
-
-    num_steps: int = 20
-    """Steps from noise to sample."""
-
-    guidance: float = 2.0
-    """How far to go beyond the captionless prediction; 1 is plain sampling."""
-
-    seed: int = 0
-    """Of the noise that the sample starts from."""
-
-    def __post_init__(self):
-        try:
-            Shape.parse(self.shape)
-        except InputError as error:
-            raise InputError(f"sample.shape: {error}") from error
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"sample.seed={self.seed}: expected 0 to 2^31 - 1")
-        if self.num_steps < 1:
-            raise InputError(f"sample.num_steps={self.num_steps}: expected 1 or more")
-
 
 Sampler = Callable[[tuple[Any, ...], Array, Array], Array]
 

@@ -1,16 +1,15 @@
-"""What XLA has to know of a GPU to compile for it where there is none."""
+"""Descriptions of GPUs, as XLA needs them to compile where there is none."""
 
 import dataclasses
+from importlib import metadata
 from typing import Any
-
-import jax
-from jax.experimental import topologies
 
 from jaxload.errors import InputError
 
-# Without a driver, JAX's CUDA plugin loads only where its version checks are off.
-ENVIRONMENT = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
-"""What the environment must hold before JAX is imported."""
+# JAX need not start CUDA to compile for it. The CPU keeps away from a GPU that is in
+# use and, together with the second variable, lets the plugin load without a driver.
+ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+"""Variables that must be set before JAX is imported."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -18,9 +17,15 @@ class Gpu:
     """One model of GPU."""
 
     name: str
+    """The name that users type."""
+
+    device_kind: str
+    """The name that JAX gives to a device of this model."""
+
     compute_capability: tuple[int, int]
     num_multiprocessors: int
     fpus_per_multiprocessor: int
+    threads_per_multiprocessor: int = 2048
     clock_ghz: float
     memory_bytes: int
     memory_bytes_per_second: int
@@ -34,6 +39,9 @@ class Gpu:
         Raises:
             InputError: JAX has no CUDA plugin here.
         """
+        # Names of targets are needed where JAX is not, such as in a config.
+        from jax.experimental import topologies
+
         if num_devices < 1:
             raise InputError(
                 f"{self.name}: expected 1 device or more, got {num_devices}"
@@ -48,19 +56,22 @@ class Gpu:
         except (RuntimeError, ValueError) as error:
             raise InputError(
                 f"cannot compile for {self.name}: {error}; install jax-cuda13-plugin "
-                f"and jax-cuda13-pjrt {jax.__version__}, and start Python with "
+                f"and jax-cuda13-pjrt {metadata.version('jax')}, and start Python with "
                 + " ".join(f"{name}={value}" for name, value in ENVIRONMENT.items())
             ) from error
         return list(topology.devices)
 
     def _target_config(self) -> str:
-        """The text of XLA's GpuTargetConfigProto."""
+        """Returns XLA's GpuTargetConfigProto as text."""
         major, minor = self.compute_capability
+        # Devices report the architecture-specific instructions of 9.0a, 10.0a, ...;
+        # for older ones LLVM knows no such variant and ends the process.
+        extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
         return f"""
             gpu_device_info {{
               threads_per_block_limit: 1024
               threads_per_warp: 32
-              threads_per_core_limit: 2048
+              threads_per_core_limit: {self.threads_per_multiprocessor}
               block_dim_limit_x: 2147483647
               block_dim_limit_y: 65535
               block_dim_limit_z: 65535
@@ -78,24 +89,13 @@ class Gpu:
               memory_bandwidth: {self.memory_bytes_per_second}
               device_memory_size: {self.memory_bytes}
               l2_cache_size: {self.l2_bytes}
-              cuda_compute_capability {{ major: {major} minor: {minor} }}
+              cuda_compute_capability {{
+                major: {major}
+                minor: {minor}
+                feature_extension: {extension}
+              }}
             }}
             platform_name: "CUDA"
             dnn_version_info {{ major: 9 minor: 10 patch: 0 }}
-            device_description_str: "{self.name}"
+            device_description_str: "{self.device_kind}"
         """
-
-
-H100 = Gpu(
-    name="H100",
-    compute_capability=(9, 0),
-    num_multiprocessors=132,
-    fpus_per_multiprocessor=128,
-    clock_ghz=1.98,
-    memory_bytes=84_942_979_072,
-    memory_bytes_per_second=3_352_320_000_000,
-    l2_bytes=52_428_800,
-    shared_bytes_per_multiprocessor=233_472,
-    shared_bytes_per_block=232_448,
-)
-"""H100 SXM with 80 GB."""

@@ -8,6 +8,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from jaxload.errors import InputError
+from jaxload.parallel.mesh import REPLICA_AXIS
 from jaxload.training.step import TrainState
 
 _STATE = "state"
@@ -55,6 +56,11 @@ class Checkpoints:
         `data` is the state of the iterator over micro-batches, the same on every host.
         """
         assert _is_empty(state.frozen) or self._frozen_path.exists()
+        # A group's view would be written once by every group, under the same names.
+        assert all(
+            REPLICA_AXIS in leaf.sharding.mesh.axis_names
+            for leaf in jax.tree.leaves(state)
+        )
         self._manager.save(
             step,
             args=ocp.args.Composite(

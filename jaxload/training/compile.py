@@ -2,30 +2,35 @@
 
 import concurrent.futures
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import jax
 from jax.stages import Compiled, Lowered
 
+Key = TypeVar("Key", bound=Hashable)
+
+_MAX_THREADS = 8  # Each may take gigabytes of host memory for a large model.
+_CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 def compile_ahead(
-    lowerings: Mapping[str, Callable[[], Lowered]],
+    lowerings: Mapping[Key, Callable[[], Lowered]],
     *,
-    num_threads: int,
-    on_done: Callable[[str], None],
-) -> dict[str, Compiled]:
+    on_done: Callable[[Key], None],
+) -> dict[Key, Compiled]:
     """Lowers and compiles each program, several at a time.
 
     XLA compiles outside of Python's lock, so threads are enough.
     """
 
-    def work(name: str) -> tuple[str, Compiled]:
+    def work(name: Key) -> tuple[Key, Compiled]:
         return name, lowerings[name]().compile()
 
     compiled = {}
+    num_threads = min(os.cpu_count() or 1, _MAX_THREADS)
     with concurrent.futures.ThreadPoolExecutor(num_threads) as pool:
         futures = [pool.submit(work, name) for name in lowerings]
         for future in concurrent.futures.as_completed(futures):
@@ -49,17 +54,26 @@ def enable_compile_cache(directory: Path) -> None:
 
 
 class CompileCounter:
-    """Counts the programs that XLA compiles while the context is open."""
+    """Counts the programs that are made ready while the context is open."""
 
     def __init__(self):
         self.count = 0
+        """Programs compiled by XLA or loaded from the cache."""
+
+        self.loaded = 0
+        """Those of them that the cache had."""
 
     def __enter__(self) -> "CompileCounter":
         jax.monitoring.register_event_duration_secs_listener(self._listen)
+        jax.monitoring.register_event_listener(self._listen_to_cache)
         return self
 
     def __exit__(self, *_):
         jax.monitoring.unregister_event_duration_listener(self._listen)
+        jax.monitoring.unregister_event_listener(self._listen_to_cache)
+
+    def _listen_to_cache(self, event: str, **_: str | int):
+        self.loaded += event == _CACHE_HIT
 
     def _listen(self, event: str, duration_secs: float, **_: str | int):
         del duration_secs

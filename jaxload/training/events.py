@@ -1,58 +1,131 @@
-"""What a run tells while it runs: one row a step in a file, one live line on screen."""
+"""Events of a run, and the sinks that record or show them.
+
+`metrics.jsonl` holds one JSON object a line. The first line is
+`{"event": "format", "version": 1}`; each other line is one event,
+`{"event": NAME, "step": STEP, ...values}`. A new field of an event keeps the version;
+readers ignore the fields that they do not know.
+"""
 
 import collections
+import contextlib
 import dataclasses
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxload.errors import InputError
 from jaxload.files import write_atomically
 
+STEP = "step"
+"""Name of the event of an optimizer update. Its values are:
+
+| value | meaning |
+|---|---|
+| epoch | passes over the data that are done after the step |
+| loss | mean over the samples of the step |
+| learning_rate | learning rate of parameters that are in no group |
+| grad_norm | norm of the gradients before they are clipped |
+| bucket | shape of the step's micro-batch; several are joined by + |
+| batch | samples of the step, over all replicas and micro-batches |
+| tokens | latent tokens of the step |
+| seconds | time from the end of the step before to the end of this one |
+| data_wait_seconds | upper bound on device idle time caused by data loading |
+"""
+
+MESSAGE = "message"
+"""Value of any other event that is shown on screen, as a line of its own."""
+
+_FORMAT = "format"
+_VERSION = 1
 _RECENT_STEPS = 50
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StepMetrics:
-    """One object of `metrics.jsonl`."""
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Something that happened at a step of a run."""
 
+    name: str
     step: int
-    epoch: float
-    """Passes over the data that are done after the step."""
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Values as JSON has them, by names other than `event` and `step`. Scalars and
+    arrays of NumPy are converted, and a NaN or an infinity is None."""
 
-    loss: float
-    learning_rate: float
-    grad_norm: float
-    bucket: str
-    """Shape of the step's micro-batch; several are joined by +."""
-
-    batch: int
-    """Samples of the step, over all replicas and micro-batches."""
-
-    tokens: int
-    """Latent tokens of the step."""
-
-    seconds: float
-    """From the end of the step before to the end of this one."""
-
-    data_wait_seconds: float
-    """What the devices waited for data, at most: when it came, they had no work."""
+    def __post_init__(self):
+        reserved = {"event", "step"} & self.values.keys()
+        if reserved:
+            raise ValueError(
+                f"event {self.name!r}: expected values named neither event nor step, "
+                f"got {', '.join(sorted(reserved))}"
+            )
+        where = f"event {self.name!r}"
+        object.__setattr__(self, "values", _as_json(self.values, where))
 
 
-class MetricsFile:
-    """Appends rows to `metrics.jsonl`, each one a line that is flushed at once."""
+@runtime_checkable
+class Sink(Protocol):
+    """Receiver of events, such as a file or a screen."""
 
-    def __init__(self, path: Path, kept: Sequence[StepMetrics]):
-        """Starts the file with the rows that are kept of an earlier part of the run."""
-        write_atomically(path, "".join(_line(row) for row in kept))
+    def write(self, event: Event) -> None:
+        """Records or shows an event, or ignores it."""
+        ...
+
+    def close(self) -> None:
+        """Ends the sink; called once."""
+        ...
+
+
+_Closable = TypeVar("_Closable")
+
+
+class _Closing:
+    """Context manager that closes itself."""
+
+    def __enter__(self: _Closable) -> _Closable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Sinks(_Closing):
+    """Passes every event to several sinks, in order."""
+
+    def __init__(self, sinks: Sequence[Sink]):
+        self._sinks = tuple(sinks)
+
+    def write(self, event: Event) -> None:
+        """Writes an event to each sink."""
+        for sink in self._sinks:
+            sink.write(event)
+
+    def close(self) -> None:
+        """Closes all sinks, even if closing one of them fails."""
+        with contextlib.ExitStack() as stack:
+            for sink in reversed(self._sinks):
+                stack.callback(sink.close)
+
+
+class JsonlSink(_Closing):
+    """Appends events to `metrics.jsonl`, each one a line that is flushed at once."""
+
+    def __init__(self, path: Path, kept: Sequence[Event]):
+        """Starts the file anew with the events kept from an earlier part of the run."""
+        header = json.dumps({"event": _FORMAT, "version": _VERSION}) + "\n"
+        write_atomically(path, [header, *map(_to_line, kept)])
         self._file = path.open("a")
 
-    def append(self, row: StepMetrics) -> None:
-        """Writes one row."""
-        self._file.write(_line(row))
+    def write(self, event: Event) -> None:
+        """Appends an event."""
+        self._file.write(_to_line(event))
         self._file.flush()
 
     def close(self) -> None:
@@ -60,75 +133,145 @@ class MetricsFile:
         self._file.close()
 
 
-def read_metrics(path: Path) -> list[StepMetrics]:
-    """Reads the rows of a metrics file; a last line that was torn off is left out."""
-    if not path.exists():
-        return []
-    rows = []
-    lines = path.read_bytes().splitlines(keepends=True)
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            break
-        try:
-            rows.append(StepMetrics(**json.loads(line)))
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                f"{path}, line {number}: not a row of metrics ({error}); remove the "
-                "line, or choose another --workdir"
-            ) from error
-    return rows
+class ScreenSink(_Closing):
+    """Shows steps: a live bar on a terminal, a line every so many steps in a log.
 
-
-def _line(row: StepMetrics) -> str:
-    return json.dumps(dataclasses.asdict(row)) + "\n"
-
-
-class ProgressLine:
-    """One live line: a bar on a terminal, a line every so many steps in a log."""
+    The value `message` of any other event is printed as a line of its own.
+    """
 
     def __init__(self, console: Console, *, start: int, num_steps: int, every: int):
         self._console = console
+        self._start = start
         self._num_steps = num_steps
         self._every = every
-        self._recent: collections.deque[StepMetrics] = collections.deque(
+        self._recent: collections.deque[Mapping[str, Any]] = collections.deque(
             maxlen=_RECENT_STEPS
         )
-        self._bar = None
-        if console.is_terminal:
-            self._bar = Progress(
-                BarColumn(bar_width=10),
-                TextColumn("{task.description}"),
-                console=console,
-            )
-            self._task = self._bar.add_task("", total=num_steps, completed=start)
+        self._bar: Progress | None = None
 
-    def __enter__(self) -> "ProgressLine":
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_):
-        if self._bar is not None:
-            self._bar.stop()  # What it last said stays on screen.
-
-    def update(self, row: StepMetrics) -> None:
-        """Shows a step that has ended."""
-        self._recent.append(row)
-        done = row.step + 1
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=self._text(row))
+    def write(self, event: Event) -> None:
+        """Shows an event."""
+        if event.name != STEP:
+            if MESSAGE in event.values:
+                self._print(str(event.values[MESSAGE]))
+            return
+        self._recent.append(event.values)
+        done = event.step + 1
+        if self._console.is_terminal:
+            self._show_bar(done, self._text(event))
         elif done % self._every == 0 or done == self._num_steps:
-            self._console.print(self._text(row), soft_wrap=True, highlight=False)
+            self._print(self._text(event))
 
-    def _text(self, row: StepMetrics) -> str:
+    def close(self) -> None:
+        """Stops the bar; its last state stays on screen."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _show_bar(self, done: int, text: str) -> None:
+        if self._bar is None:  # Not earlier: what is started has to be stopped.
+            columns = BarColumn(bar_width=10), TextColumn("{task.description}")
+            self._bar = Progress(*columns, console=self._console)
+            self._bar.add_task("", total=self._num_steps, completed=self._start)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=done, description=text)
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+
+    def _text(self, event: Event) -> str:
+        values = event.values
         # Steps differ by bucket, so both rates are means over the recent ones.
-        seconds = sum(recent.seconds for recent in self._recent)
-        tokens = sum(recent.tokens for recent in self._recent)
+        seconds = sum(recent["seconds"] for recent in self._recent)
+        tokens = sum(recent["tokens"] for recent in self._recent)
         per_step = seconds / len(self._recent)
-        left = round(per_step * (self._num_steps - row.step - 1))
+        left = round(per_step * (self._num_steps - event.step - 1))
+        loss, rate, norm = (
+            math.nan if values[name] is None else values[name]
+            for name in ("loss", "learning_rate", "grad_norm")
+        )
         return (
-            f"step {row.step + 1}/{self._num_steps}  epoch {row.epoch:.1f}  "
-            f"{left // 60}m{left % 60:02d}s left  loss {row.loss:.4f}  "
-            f"lr {row.learning_rate:.1e}  grad {row.grad_norm:.2f}  "
+            f"step {event.step + 1}/{self._num_steps}  epoch {values['epoch']:.1f}  "
+            f"{left // 60}m{left % 60:02d}s left  loss {loss:.4f}  "
+            f"lr {rate:.1e}  grad {norm:.2f}  "
             f"{per_step:.3f} s/step  {tokens / seconds:,.0f} tokens/s"
         )
+
+
+def read_events(path: Path, name: str | None = None) -> list[Event]:
+    """Reads the events of a file, or those of one name; no file has no events.
+
+    A last line that was torn off by a crash is left out.
+
+    Raises:
+        InputError: The file has another format, or a line that is no event.
+    """
+    if not path.exists():
+        return []
+    lines = path.read_bytes().splitlines(keepends=True)
+    if lines and not lines[-1].endswith(b"\n"):
+        lines.pop()
+    if lines:
+        _check_format(path, lines[0])
+    events = [
+        _from_line(path, number, line) for number, line in enumerate(lines[1:], start=2)
+    ]
+    return [event for event in events if name is None or event.name == name]
+
+
+def _check_format(path: Path, line: bytes) -> None:
+    content = _parse(path, 1, line)
+    # The rows of the format before this one had no header.
+    version = content.get("version") if content.get("event") == _FORMAT else 0
+    if version != _VERSION:
+        raise InputError(
+            f"{path}: expected metrics of format version {_VERSION}, got version "
+            f"{version}; train in another --workdir"
+        )
+
+
+def _from_line(path: Path, number: int, line: bytes) -> Event:
+    content = _parse(path, number, line)
+    name, step = content.pop("event", None), content.pop("step", None)
+    if type(name) is not str or type(step) is not int:
+        raise _broken_line(path, number, f"event={name!r}, step={step!r}")
+    return Event(name, step, content)
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except ValueError as error:  # Not UTF-8, or not JSON.
+        raise _broken_line(path, number, str(error)) from error
+    if not isinstance(content, dict):
+        raise _broken_line(path, number, f"no object: {content!r}")
+    return content
+
+
+def _broken_line(path: Path, number: int, found: str) -> InputError:
+    return InputError(
+        f"{path}, line {number}: expected an event, got {found}; remove the line, or "
+        "choose another --workdir"
+    )
+
+
+def _to_line(event: Event) -> str:
+    content = {"event": event.name, "step": event.step, **event.values}
+    return json.dumps(content, allow_nan=False) + "\n"
+
+
+def _as_json(value: Any, where: str) -> Any:
+    """Returns a value as JSON would give it back; `where` is for the message."""
+    if isinstance(value, (np.generic, np.ndarray)):
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_as_json(item, where) for item in value]
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return {key: _as_json(item, f"{where}, {key}") for key, item in value.items()}
+    raise TypeError(
+        f"{where}: expected numbers, strings, lists and dictionaries by string, or "
+        f"arrays of NumPy, got {type(value).__name__}; convert it first"
+    )

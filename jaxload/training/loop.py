@@ -3,76 +3,36 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
+import numpy as np
 
-from jaxload.balance.schedule import Lockstep
+from jaxload.balance.schedule import Schedule
 from jaxload.errors import InputError
+from jaxload.parallel.placement import Placement
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import CompileCounter
-from jaxload.training.events import StepMetrics
-from jaxload.training.step import Sums, TrainState
+from jaxload.training.config import TrainConfig
+from jaxload.training.engine import Engine
+from jaxload.training.events import STEP, Event, Sink
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainConfig:
-    """Length of a run, and how often it reports and saves."""
+class DeviceBatch(NamedTuple):
+    """A micro-batch on the devices of the group that runs it."""
 
-    num_steps: int
-    """Optimizer updates of the whole run; a resumed run may raise it."""
-
-    seed: int = 0
-    """Of the parameters, the order of the samples and their noise."""
-
-    accumulate: int = 1
-    """Micro-batches that each replica runs in a step."""
-
-    log_every: int = 20
-    """Steps between two lines of a log; a terminal shows every step."""
-
-    checkpoint_every: int = 100
-    """Steps between two checkpoints; the last step always has one."""
-
-    keep_checkpoints: int = 2
-    """Checkpoints that are kept; older ones are removed."""
-
-    weights: str = ""
-    """Safetensors that the model starts from, file or directory; empty: from noise."""
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            if field.name == "weights":
-                continue
-            least = 0 if field.name == "seed" else 1
-            value = getattr(self, field.name)
-            if value < least:
-                raise InputError(
-                    f"train.{field.name}={value}: expected {least} or more"
-                )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Programs:
-    """Everything that runs on devices during training, compiled."""
-
-    micro_steps: Sequence[Callable[..., Any]]
-    """One for each bucket of the catalogue: (state, sums, batch) -> sums."""
-
-    update: Callable[..., Any]
-    """(state, sums) -> state, empty sums, scalars."""
+    step: int
+    replica: int
+    bucket: int
+    arrays: Mapping[str, jax.Array]
 
 
 @runtime_checkable
 class Batches(Protocol):
-    """Micro-batches on the devices, from an iterator that knows where it is."""
+    """Micro-batches of this process in the order in which they run."""
 
-    def __next__(self) -> Mapping[str, jax.Array]: ...
-
-    def get_state(self) -> dict[str, Any]:
-        """What a resume sets it to."""
-        ...
+    def __next__(self) -> DeviceBatch: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,49 +44,52 @@ class _Running:
     data_wait: float
 
 
-def fit(
-    state: TrainState,
-    sums: Sums,
+def run_steps(
+    engine: Engine,
     batches: Batches,
     *,
     start: int,
     config: TrainConfig,
-    programs: Programs,
-    schedule: Lockstep,
+    schedule: Schedule,
+    placement: Placement,
     checkpoints: Checkpoints,
-    on_step: Callable[[StepMetrics], None],
-) -> TrainState:
-    """Trains from step `start` to the end and returns the last state."""
-    clock = _StepClock(schedule, on_step)
+    sink: Sink,
+) -> None:
+    """Trains from step `start` to the end; the engine then holds the last state."""
+    clock = _StepClock(schedule, sink)
+    replicas = placement.local_replicas(schedule.num_replicas)
     # Every transfer is one that was asked for, and every compile is behind us.
     with jax.transfer_guard("disallow"), CompileCounter() as compiles:
         allowed = None
         for step in range(start, config.num_steps):
             data_wait = 0.0
-            for bucket in schedule.step_buckets(step):
+            for _ in range(int(schedule.step_counts(step)[replicas].sum())):
                 asked = time.perf_counter()
                 batch = next(batches)
+                assert batch.step == step, (batch.step, step)
+                group = placement.group_of(batch.replica)
                 # While the devices have work, nobody waits but the loop.
-                if all(leaf.is_ready() for leaf in jax.tree.leaves(sums)):
+                if engine.is_idle(group):
                     data_wait += time.perf_counter() - asked
-                sums = programs.micro_steps[bucket](state, sums, batch)
-            state, sums, scalars = programs.update(state, sums)
-            clock.started(_Running(step, scalars, data_wait))
+                engine.micro_step(group, schedule.programs[batch.bucket], batch.arrays)
+            clock.started(_Running(step, engine.update(), data_wait))
             done = step + 1
             if done % config.checkpoint_every == 0 or done == config.num_steps:
                 clock.drain()  # A checkpoint never runs ahead of its metrics.
-                checkpoints.save(done, state, batches.get_state())
+                # Not the loader's own state: a process that has nothing to run in a
+                # step would be one behind the others.
+                checkpoints.save(done, engine.state, {"step": done})
             if allowed is not None and compiles.count > allowed:
                 _fail_on_compile(schedule, step, compiles.count - allowed)
             allowed = compiles.count
-    return state
 
 
-def _fail_on_compile(schedule: Lockstep, step: int, count: int) -> None:
-    names = " + ".join(str(schedule.buckets[i]) for i in schedule.step_buckets(step))
+def _fail_on_compile(schedule: Schedule, step: int, count: int) -> None:
+    counts = schedule.step_counts(step).sum(axis=0)
+    names = " + ".join(str(schedule.programs[i]) for i in np.flatnonzero(counts))
     raise RuntimeError(
-        f"step {step} (bucket {names}) compiled {count} programs; everything was to be "
-        "compiled before the first step. JAX_LOG_COMPILES=1 shows what it was"
+        f"step {step} (program {names}) compiled {count} programs; every program was "
+        "to be compiled before the first step. JAX_LOG_COMPILES=1 shows which it was"
     )
 
 
@@ -137,13 +100,14 @@ class _StepClock:
     from the moment that the one before was done.
     """
 
-    def __init__(self, schedule: Lockstep, on_step: Callable[[StepMetrics], None]):
+    def __init__(self, schedule: Schedule, sink: Sink):
         self._schedule = schedule
-        self._on_step = on_step
+        self._sink = sink
         self._running: _Running | None = None
         self._last_end = time.perf_counter()
 
     def started(self, running: _Running) -> None:
+        """Takes over a step that has just started; reports the one before."""
         self.drain()
         self._running = running
 
@@ -155,28 +119,33 @@ class _StepClock:
         scalars = jax.device_get(running.scalars)
         end = time.perf_counter()
         seconds, self._last_end = end - self._last_end, end
-        buckets = [
-            self._schedule.buckets[i] for i in self._schedule.step_buckets(running.step)
+        counts = self._schedule.step_counts(running.step).sum(axis=0)
+        buckets = self._schedule.buckets
+        ran = [
+            bucket
+            for bucket, count in zip(buckets, counts.tolist(), strict=True)
+            for _ in range(-(-count // self._schedule.num_replicas))
         ]
-        for name in ("loss", "grad_norm"):
-            if not math.isfinite(scalars[name]):
-                raise InputError(
-                    f"step {running.step} (bucket {' + '.join(map(str, buckets))}): "
-                    f"{name} is {scalars[name]}; train in another --workdir with a "
-                    "lower optimizer.learning_rate or a longer warm-up"
-                )
-        replicas = self._schedule.num_replicas
-        self._on_step(
-            StepMetrics(
-                step=running.step,
-                epoch=self._schedule.epoch(running.step + 1),
-                loss=float(scalars["loss"]),
-                learning_rate=float(scalars["learning_rate"]),
-                grad_norm=float(scalars["grad_norm"]),
-                bucket="+".join(str(bucket.shape) for bucket in buckets),
-                batch=replicas * sum(b.batch for b in buckets),
-                tokens=replicas * sum(b.batch * b.shape.tokens for b in buckets),
-                seconds=seconds,
-                data_wait_seconds=running.data_wait,
+        _check_finite(running.step, " + ".join(map(str, ran)), scalars)
+        batch = np.array([bucket.batch for bucket in buckets])
+        tokens = batch * [bucket.tokens for bucket in buckets]
+        values = {
+            "epoch": self._schedule.epoch(running.step + 1),
+            **{name: value.tolist() for name, value in scalars.items()},
+            "bucket": "+".join(str(bucket.shape) for bucket in ran),
+            "batch": int(counts @ batch),
+            "tokens": int(counts @ tokens),
+            "seconds": seconds,
+            "data_wait_seconds": running.data_wait,
+        }
+        self._sink.write(Event(STEP, running.step, values))
+
+
+def _check_finite(step: int, buckets: str, scalars: Mapping[str, np.ndarray]) -> None:
+    for name in ("loss", "grad_norm"):
+        if not math.isfinite(scalars[name]):
+            raise InputError(
+                f"step {step} (bucket {buckets}): {name} is {scalars[name]}; train in "
+                "another --workdir with a lower optimizer.learning_rate or a longer "
+                "warm-up"
             )
-        )

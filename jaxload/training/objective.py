@@ -1,99 +1,125 @@
-"""Flow matching: the model learns the velocity from a sample to noise."""
+"""Objectives: the loss of each sample, and what is counted beside it."""
 
 import dataclasses
-import math
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
-from jaxload.errors import InputError
+from jaxload.sampling.noise import NUM_TIMESTEPS, draw_noise, shift_sigma
+from jaxload.training.config import FlowConfig
 
 Velocity = Callable[[Array, Array, Array], Array]
-"""(latent, timestep, text) -> velocity: a model that is called."""
+"""A model as a function: (latent, timestep, text) -> velocity."""
 
-NUM_TIMESTEPS = 1000.0
-"""What a model is told of a noise level of 1, as is customary."""
-
+Metrics = Mapping[str, Array]
+"""Arrays of any shape, each a sum over samples."""
 
 _NOISE_STREAM = 1_000_003  # Apart from the keys that parameters are drawn from.
+_NUM_NOISE_LEVELS = 8
+_DECAY = 0.98  # Running sums remember about 50 steps.
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FlowConfig:
-    """Noise levels and conditioning of the training loss."""
+@runtime_checkable
+class Objective(Protocol):
+    """A loss, and statistics of it that a run carries from step to step."""
 
-    sigma_sampler: Literal["uniform", "logit_normal"] = "logit_normal"
-    """Distribution of the noise level in [0, 1], before the shift."""
+    def __call__(
+        self, model: Velocity, batch: Mapping[str, Array], keys_B: Key[Array, " b"]
+    ) -> tuple[Float[Array, " b"], Metrics]:
+        """Returns the loss of each sample, and metrics summed over the samples."""
+        ...
 
-    shift: float = 1.0
-    """Moves noise levels up for long sequences: s*sigma / (1 + (s-1)*sigma)."""
+    def init_statistics(self) -> Any:
+        """Returns the statistics before the first step."""
+        ...
 
-    caption_dropout: float = 0.1
-    """Share of samples trained without their caption, for guidance when sampling."""
+    def advance_statistics(self, statistics: Any, metrics: Metrics) -> Any:
+        """Returns the statistics after a step whose metrics were summed; pure."""
+        ...
 
-    def __post_init__(self):
-        if self.shift <= 0:
-            raise InputError(f"flow.shift={self.shift}: expected a positive number")
-        if not 0 <= self.caption_dropout <= 1:
-            raise InputError(
-                f"flow.caption_dropout={self.caption_dropout}: expected 0 to 1"
-            )
+    def report(self, statistics: Any) -> dict[str, Array]:
+        """Returns the part of the statistics that a step's event shows."""
+        ...
 
 
-def shift_sigma(sigma: Array, shift: float) -> Array:
-    """Moves noise levels towards 1 by `shift`, keeping both ends."""
-    return shift * sigma / (1.0 + (shift - 1.0) * sigma)
+@dataclasses.dataclass(frozen=True)
+class FlowMatching:
+    """Flow matching: the model learns the velocity from a sample to noise.
+
+    Statistics are the loss by noise level, from clean to noise, over recent steps: it
+    tells a model that fails at one level from one that fails at all.
+    """
+
+    config: FlowConfig
+
+    def __call__(
+        self, model: Velocity, batch: Mapping[str, Array], keys_B: Key[Array, " b"]
+    ) -> tuple[Float[Array, " b"], Metrics]:
+        """Returns the mean squared error of each sample's velocity, in float32."""
+        noise_keys, sigma_keys, drop_keys = jax.vmap(
+            lambda key: jax.random.split(key, 3), out_axes=1
+        )(keys_B)
+        latent_BFHWC = batch["latent"].astype(jnp.float32)
+        noise_BFHWC = jax.vmap(lambda key: draw_noise(key, latent_BFHWC.shape[1:]))(
+            noise_keys
+        )
+        sigma_B = jax.vmap(lambda key: _draw_sigma(key, self.config))(sigma_keys)
+        draw_B = jax.vmap(lambda key: jax.random.uniform(key))(drop_keys)
+
+        s = sigma_B[:, None, None, None, None]
+        noisy_BFHWC = (1.0 - s) * latent_BFHWC + s * noise_BFHWC
+        kept_B, text_BTE = draw_B >= self.config.caption_dropout, batch["text"]
+        text_BTE = jnp.where(kept_B[:, None, None], text_BTE, jnp.zeros_like(text_BTE))
+        predicted_BFHWC = model(noisy_BFHWC, NUM_TIMESTEPS * sigma_B, text_BTE)
+        error = predicted_BFHWC - (noise_BFHWC - latent_BFHWC)
+        loss_B = jnp.mean(jnp.square(error), axis=(1, 2, 3, 4))
+        return loss_B, _by_noise_level(loss_B, sigma_B)
+
+    def init_statistics(self) -> dict[str, Array]:
+        """Returns running sums of zero."""
+        zeros = jnp.zeros(_NUM_NOISE_LEVELS, jnp.float32)
+        return {"loss_by_noise": zeros, "count_by_noise": zeros}
+
+    def advance_statistics(
+        self, statistics: dict[str, Array], metrics: Metrics
+    ) -> dict[str, Array]:
+        """Returns the running sums with a step added to them."""
+        return {name: _DECAY * statistics[name] + metrics[name] for name in statistics}
+
+    def report(self, statistics: dict[str, Array]) -> dict[str, Array]:
+        """Returns the mean loss by noise level; 0 where there was no sample."""
+        count = statistics["count_by_noise"]
+        mean = statistics["loss_by_noise"] / jnp.maximum(count, 1e-6)
+        return {"loss_by_noise": mean}
 
 
 def sample_keys(
     seed: int, step: Int[Array, ""], ids_B: Int[Array, " b"]
 ) -> Key[Array, " b"]:
-    """A random key for each sample of a step.
+    """Returns a random key for each sample of a step.
 
-    Keyed by what is trained and not by where it lies, so that noise is the same for any
-    batch size, replica or host that a sample lands on.
+    Keyed by the sample's id and not by its place in the batch, so that its noise is the
+    same for any batch size, replica or host that the sample lands on.
     """
     noise_key = jax.random.fold_in(jax.random.key(seed), _NOISE_STREAM)
     step_key = jax.random.fold_in(noise_key, step)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, ids_B)
 
 
-def draw_noise(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
-    """Draws standard normal noise in float32.
-
-    Drawn flat: XLA takes ten times as long to compile the generator in several axes.
-    """
-    return jax.random.normal(key, (math.prod(shape),), jnp.float32).reshape(shape)
-
-
-def flow_matching_loss(
-    velocity: Velocity,
-    latent_BFHWC: Float[Array, "b f h w c"],
-    text_BTE: Float[Array, "b t e"],
-    keys_B: Key[Array, " b"],
-    config: FlowConfig,
-) -> Float[Array, " b"]:
-    """Returns each sample's mean squared error of the velocity, in float32."""
-    noise_keys, sigma_keys, drop_keys = jax.vmap(
-        lambda key: jax.random.split(key, 3), out_axes=1
-    )(keys_B)
-    latent_BFHWC = latent_BFHWC.astype(jnp.float32)
-    noise_BFHWC = jax.vmap(lambda key: draw_noise(key, latent_BFHWC.shape[1:]))(
-        noise_keys
+def _by_noise_level(loss_B: Array, sigma_B: Array) -> dict[str, Array]:
+    """Returns sums of losses and counts over samples, by intervals of sigma."""
+    loss_B = jax.lax.stop_gradient(loss_B)
+    level_B = jnp.clip(
+        (sigma_B * _NUM_NOISE_LEVELS).astype(jnp.int32), 0, _NUM_NOISE_LEVELS - 1
     )
-    sigma_B = jax.vmap(lambda key: _draw_sigma(key, config))(sigma_keys)
-    draw_B = jax.vmap(lambda key: jax.random.uniform(key))(drop_keys)
-
-    s = sigma_B[:, None, None, None, None]
-    noisy_BFHWC = (1.0 - s) * latent_BFHWC + s * noise_BFHWC
-    kept_B = draw_B >= config.caption_dropout
-    text_BTE = jnp.where(kept_B[:, None, None], text_BTE, jnp.zeros_like(text_BTE))
-    predicted_BFHWC = velocity(noisy_BFHWC, NUM_TIMESTEPS * sigma_B, text_BTE)
-    error = predicted_BFHWC - (noise_BFHWC - latent_BFHWC)
-    return jnp.mean(jnp.square(error), axis=(1, 2, 3, 4))
+    at_level = jax.nn.one_hot(level_B, _NUM_NOISE_LEVELS, dtype=jnp.float32)
+    return {
+        "loss_by_noise": (at_level * loss_B[:, None]).sum(axis=0),
+        "count_by_noise": at_level.sum(axis=0),
+    }
 
 
 def _draw_sigma(key: Key[Array, ""], config: FlowConfig) -> Array:

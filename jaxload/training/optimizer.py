@@ -1,87 +1,147 @@
-"""AdamW with warm-up and clipping."""
+"""AdamW with warm-up, clipping and parameter groups."""
 
-import dataclasses
+import difflib
+from fnmatch import fnmatchcase
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxload.errors import InputError
+from jaxload.training.config import OptimizerConfig, ParamGroup
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OptimizerConfig:
-    """How gradients become updates."""
-
-    learning_rate: float
-    """After warm-up; constant from there on."""
-
-    num_warmup_steps: int = 0
-    """Steps over which the rate rises from zero."""
-
-    weight_decay: float = 0.01
-    """Of AdamW; pulls matrices towards zero, not biases, norms and modulations."""
-
-    beta1: float = 0.9
-    """Memory of the gradient's mean."""
-
-    beta2: float = 0.99
-    """Memory of the gradient's square."""
-
-    max_grad_norm: float = 1.0
-    """Gradients of a larger norm are scaled down to it."""
-
-    def __post_init__(self):
-        for name in ("learning_rate", "max_grad_norm"):
-            if getattr(self, name) <= 0:
-                raise InputError(
-                    f"optimizer.{name}={getattr(self, name)}: expected more than 0"
-                )
-        for name in ("num_warmup_steps", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise InputError(
-                    f"optimizer.{name}={getattr(self, name)}: expected 0 or more"
-                )
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(
-                    f"optimizer.{name}={getattr(self, name)}: expected 0 or more and "
-                    "less than 1"
-                )
+_DECAYED = ("kernel", "lora_")
+_NUM_SUGGESTIONS = 3
 
 
 def learning_rate_schedule(config: OptimizerConfig) -> optax.Schedule:
-    """The rate at each step; the first step of a warm-up already moves."""
-    rate, warmup = config.learning_rate, config.num_warmup_steps
-    return lambda step: rate * jnp.minimum((step + 1) / (warmup + 1), 1.0)
+    """Returns the learning rate by step of parameters that are in no group."""
+    return _warm_up(config.learning_rate, config.num_warmup_steps)
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """AdamW behind clipping by the global norm."""
+    """Builds AdamW behind clipping by the norm of all gradients.
+
+    The state is the same whatever the groups are: one tree like the parameters for
+    each moment, which is sharded as they are. `init` raises as check_groups does.
+    """
     chain = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
-        optax.adamw(
-            learning_rate_schedule(config),
-            b1=config.beta1,
-            b2=config.beta2,
-            weight_decay=config.weight_decay,
-            mask=_decayed,
+        optax.chain(  # As optax.adamw, with a decay and a rate for each parameter.
+            optax.scale_by_adam(b1=config.beta1, b2=config.beta2),
+            _add_weight_decay(config),
+            _scale_by_learning_rate(config),
         ),
     )
+
+    def init(params: optax.Params) -> optax.OptState:
+        check_groups(config, params)
+        return chain.init(params)
 
     def update(updates, state, params=None):
         with jax.numpy_dtype_promotion("standard"):  # Optax mixes ints and floats.
             return chain.update(updates, state, params)
 
-    return optax.GradientTransformation(chain.init, update)
+    return optax.GradientTransformation(init, update)
 
 
-def _decayed(params: optax.Params) -> optax.Params:
-    """Matrices decay; biases, norms and modulations do not."""
-    # By name: parameters of stacked blocks have one axis more than they are used with.
-    return jax.tree.map_with_path(
-        lambda path, _: any(
-            name in jax.tree_util.keystr(path) for name in ("kernel", "lora_")
-        ),
-        params,
+def param_name(path: tuple[Any, ...]) -> str:
+    """Returns the dotted name of the parameter at a path of a tree of parameters.
+
+    The last key of a path into an `nnx.State` leads from a variable to its array, and
+    is no part of the name.
+    """
+    if path and isinstance(path[-1], jax.tree_util.GetAttrKey):
+        path = path[:-1]
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
+def group_of(config: OptimizerConfig, name: str) -> ParamGroup:
+    """Returns the group of a parameter, with no value left to the section.
+
+    Parameters that no pattern matches are in a group `*` with the section's values.
+    """
+    matching = (g for g in config.groups if fnmatchcase(name, g.pattern))
+    group = next(matching, ParamGroup(pattern="*"))
+    own_rate, own_decay = group.learning_rate >= 0, group.weight_decay >= 0
+    return ParamGroup(
+        pattern=group.pattern,
+        learning_rate=group.learning_rate if own_rate else config.learning_rate,
+        weight_decay=group.weight_decay if own_decay else config.weight_decay,
     )
+
+
+def check_groups(config: OptimizerConfig, params: optax.Params) -> None:
+    """Checks that each group has parameters among those that are trained.
+
+    Args:
+        config: The section `optimizer`.
+        params: A tree of arrays or of their shapes.
+
+    Raises:
+        InputError: A pattern matches no parameter, or none that an earlier one leaves.
+    """
+    names = [param_name(path) for path, _ in jax.tree.leaves_with_path(params)]
+    used = {group_of(config, name).pattern for name in names}
+    for pattern in (group.pattern for group in config.groups):
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if not matching:
+            raise InputError(
+                f"optimizer.groups, pattern {pattern!r}: expected the name of a "
+                f"trained parameter, got no match; nearest: {_nearest(pattern, names)}"
+            )
+        if pattern not in used:
+            earlier = group_of(config, matching[0]).pattern
+            raise InputError(
+                f"optimizer.groups, pattern {pattern!r}: expected parameters that no "
+                f"earlier pattern matches, got none; move it before {earlier!r}"
+            )
+
+
+def _nearest(pattern: str, names: list[str]) -> str:
+    text = pattern.replace("*", "").strip(".")
+    close = difflib.get_close_matches(text, names, n=_NUM_SUGGESTIONS, cutoff=0.0)
+    return ", ".join(close)
+
+
+def _warm_up(rate: float, num_steps: int) -> optax.Schedule:
+    """Returns a schedule whose first step already moves parameters."""
+    return lambda step: rate * jnp.minimum((step + 1) / (num_steps + 1), 1.0)
+
+
+def _add_weight_decay(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Adds its weight decay to the update of each matrix."""
+
+    def decayed(path: tuple[Any, ...], update: Any, param: Any) -> Any:
+        name = param_name(path)
+        decay = group_of(config, name).weight_decay
+        return update + decay * param if decay and _is_matrix(name) else update
+
+    return optax.stateless(
+        lambda updates, params: jax.tree.map_with_path(decayed, updates, params)
+    )
+
+
+def _is_matrix(name: str) -> bool:
+    # By name: parameters of stacked blocks have one axis more than they are used with.
+    return any(part in name for part in _DECAYED)
+
+
+def _scale_by_learning_rate(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Scales the update of each parameter by its learning rate, downhill."""
+
+    def init(params: optax.Params) -> optax.ScaleByScheduleState:
+        return optax.ScaleByScheduleState(count=jnp.zeros((), jnp.int32))
+
+    def update(updates, state, params=None):
+        def scaled(path: tuple[Any, ...], update: Any) -> Any:
+            rate = group_of(config, param_name(path)).learning_rate
+            step_size = _warm_up(-rate, config.num_warmup_steps)(state.count)
+            return jnp.asarray(step_size, update.dtype) * update
+
+        count = optax.safe_increment(state.count)
+        scaled_updates = jax.tree.map_with_path(scaled, updates)
+        return scaled_updates, optax.ScaleByScheduleState(count=count)
+
+    return optax.GradientTransformation(init, update)

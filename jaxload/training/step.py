@@ -1,6 +1,7 @@
-"""The training state and the two programs that advance it."""
+"""The training state and the pure functions that advance it."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,33 +10,43 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxload.training.objective import FlowConfig, flow_matching_loss, sample_keys
+from jaxload.balance.program import Remat
+from jaxload.models import ModelConfig, make_model
+from jaxload.training.config import FlowConfig, OptimizerConfig
+from jaxload.training.objective import FlowMatching, Objective, sample_keys
+from jaxload.training.optimizer import learning_rate_schedule, make_optimizer
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """What a resume starts from: arrays, or their shapes where no value is needed."""
+    """State that a resume starts from: arrays, or their shapes without values."""
 
     step: Any
     params: Any
-    """What is trained."""
+    """Trained parameters."""
 
     frozen: Any
-    """Parameters that are not: those of a model that is trained by its adapters."""
+    """Parameters that are not trained, below the adapters that are."""
 
     opt_state: Any
+    statistics: Any
+    """Running statistics of the objective; no gradient depends on them."""
 
     @property
     def model(self) -> tuple[Any, Any]:
         """All parameters, as `nnx.merge(graphdef, *model)` takes them."""
         return self.params, self.frozen
 
+    def without_frozen(self) -> "TrainState":
+        """Returns the part of the state that an update reads and writes."""
+        return dataclasses.replace(self, frozen=())
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sums:
-    """Sums over the samples of a step, gathered micro-batch by micro-batch.
+    """Sums over the samples of a step, with a leading axis of groups.
 
     Sums and not means: divided once by the global count, every sample then weighs the
     same, whatever bucket or replica it landed on.
@@ -44,69 +55,137 @@ class Sums:
     grads: Any
     loss: Any
     count: Any
+    metrics: Any
+    """Arrays of the objective."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Pure functions of state and batch; the loop compiles and calls them."""
+    """Pure functions of state and batch, from which programs are compiled."""
 
-    graphdef: nnx.GraphDef
+    model: ModelConfig
+    objective: Objective
     optimizer: optax.GradientTransformation
     learning_rate: optax.Schedule
-    flow: FlowConfig
     seed: int
 
-    def init(self, params: Any, frozen: Any) -> tuple[TrainState, Sums]:
-        """The state before the first step."""
+    def init(
+        self, params: Any, frozen: Any, *, num_groups: int = 1
+    ) -> tuple[TrainState, Sums]:
+        """Returns the state before the first step, and sums of zero."""
         state = TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
             frozen=frozen,
             opt_state=self.optimizer.init(params),
+            statistics=self.objective.init_statistics(),
         )
-        return state, self._zero_sums(params)
+        return state, self.zero_sums(params, num_groups)
+
+    def init_random(self, *, num_groups: int = 1) -> tuple[TrainState, Sums]:
+        """Returns the state before the first step, of random parameters."""
+        rngs = nnx.Rngs(self.seed)
+        params, frozen = split_trained(make_model(self._concrete("none"), rngs=rngs))
+        return self.init(params, frozen, num_groups=num_groups)
 
     def micro_step(
-        self, state: TrainState, sums: Sums, batch: Mapping[str, jax.Array]
+        self,
+        remat: Remat,
+        step: jax.Array,
+        model: tuple[Any, Any],
+        sums: Sums,
+        batch: Mapping[str, jax.Array],
     ) -> Sums:
-        """Adds a micro-batch's losses and gradients to the sums."""
-        keys_B = sample_keys(self.seed, state.step, batch["id"])
+        """Adds a micro-batch's losses and gradients to the sums of one group."""
+        params, frozen = model
+        keys_B = sample_keys(self.seed, step, batch["id"])
 
         def loss_sum(params):
-            model = nnx.merge(self.graphdef, params, state.frozen)
-            return flow_matching_loss(
-                model, batch["latent"], batch["text"], keys_B, self.flow
-            ).sum()
+            model = nnx.merge(self.graphdef(remat), params, frozen)
+            loss_B, metrics = self.objective(model, batch, keys_B)
+            return loss_B.sum(), metrics
 
-        loss, grads = jax.value_and_grad(loss_sum)(state.params)
-        return Sums(
-            grads=jax.tree.map(jnp.add, sums.grads, grads),
-            loss=sums.loss + loss,
-            count=sums.count + batch["id"].shape[0],
-        )
+        grad = jax.value_and_grad(loss_sum, has_aux=True)
+        (loss, metrics), grads = grad(params)
+        count = jnp.asarray(batch["id"].shape[0], jnp.int32)
+        more = Sums(grads=grads, loss=loss, count=count, metrics=metrics)
+        return jax.tree.map(lambda total, one: total + one[None], sums, more)
 
     def update(
         self, state: TrainState, sums: Sums
     ) -> tuple[TrainState, Sums, dict[str, jax.Array]]:
-        """Applies the mean gradient; returns empty sums for the next step."""
+        """Applies the mean gradient of all groups; returns sums of zero for the next.
+
+        The state has no frozen parameters: see `TrainState.without_frozen`.
+        """
+        num_groups = sums.count.shape[0]
+        sums = jax.tree.map(lambda part: part.sum(axis=0), sums)
         grads = jax.tree.map(lambda g: g / sums.count.astype(g.dtype), sums.grads)
         updates, opt_state = self.optimizer.update(grads, state.opt_state, state.params)
+        statistics = self.objective.advance_statistics(state.statistics, sums.metrics)
         scalars = {
             "loss": sums.loss / sums.count.astype(jnp.float32),
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(self.learning_rate(state.step), jnp.float32),
+            **self.objective.report(statistics),
         }
         state = TrainState(
             step=state.step + 1,
             params=optax.apply_updates(state.params, updates),
             frozen=state.frozen,
             opt_state=opt_state,
+            statistics=statistics,
         )
-        return state, self._zero_sums(state.params), scalars
+        return state, self.zero_sums(state.params, num_groups), scalars
 
-    def _zero_sums(self, params: Any) -> Sums:
+    def zero_sums(self, params: Any, num_groups: int) -> Sums:
+        """Returns the sums before the first micro-batch of a step."""
+
+        def zeros(like: Any) -> jax.Array:
+            return jnp.zeros((num_groups, *like.shape), like.dtype)
+
         return Sums(
-            grads=jax.tree.map(jnp.zeros_like, params),
-            loss=jnp.zeros((), jnp.float32),
-            count=jnp.zeros((), jnp.int32),
+            grads=jax.tree.map(zeros, params),
+            loss=jnp.zeros(num_groups, jnp.float32),
+            count=jnp.zeros(num_groups, jnp.int32),
+            metrics=jax.tree.map(zeros, self.objective.init_statistics()),
         )
+
+    def graphdef(self, remat: Remat) -> nnx.GraphDef:
+        """Returns the model's structure; every remat policy has the same parameters."""
+        if remat not in self._graphdefs:
+            model = nnx.eval_shape(
+                lambda: make_model(self._concrete(remat), rngs=nnx.Rngs(self.seed))
+            )
+            self._graphdefs[remat] = nnx.graphdef(model)
+        return self._graphdefs[remat]
+
+    @functools.cached_property
+    def _graphdefs(self) -> dict[Remat, nnx.GraphDef]:
+        return {}
+
+    def _concrete(self, remat: Remat) -> ModelConfig:
+        return dataclasses.replace(self.model, remat=remat)
+
+
+def make_trainer(
+    model: ModelConfig, flow: FlowConfig, optimizer: OptimizerConfig, *, seed: int
+) -> Trainer:
+    """Returns the trainer of a model with the flow-matching objective."""
+    return Trainer(
+        model=model,
+        objective=FlowMatching(flow),
+        optimizer=make_optimizer(optimizer),
+        learning_rate=learning_rate_schedule(optimizer),
+        seed=seed,
+    )
+
+
+def split_trained(model: nnx.Module) -> tuple[nnx.State, nnx.State]:
+    """Returns a model's parameters: those that are trained, and those that are not.
+
+    Adapters are trained alone; a model without is trained whole.
+    """
+    params = nnx.state(model)
+    adapters, rest = nnx.split_state(params, nnx.LoRAParam, ...)
+    return (adapters, rest) if adapters else (rest, adapters)

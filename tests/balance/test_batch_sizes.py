@@ -1,25 +1,25 @@
 """Tests of jaxload.balance.batch_sizes."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxload.balance.architecture import CrossArchitecture, analytic_cost
-from jaxload.balance.batch_sizes import (
-    BalanceConfig,
-    Catalogue,
-    choose_batches,
-    expected_idle,
-)
+from jaxload.balance.architecture import CrossArchitecture, analytic_law
+from jaxload.balance.batch_sizes import Catalogue, choose_batches, expected_idle
+from jaxload.balance.config import BalanceConfig
+from jaxload.balance.cost import CostLaw, CostModel
+from jaxload.balance.memory import Limit
+from jaxload.balance.program import Grid, Layout, Program
 from jaxload.errors import InputError
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import architecture_of
 from jaxload.shapes.shape import Shape
 
-COST = analytic_cost(
+COST = analytic_law(
     CrossArchitecture(
         width=128, depth=4, mlp_width=512, num_text_tokens=12, text_dim=64
     )
@@ -34,18 +34,40 @@ SHAPES = st.builds(
 COUNTS = st.dictionaries(SHAPES, st.integers(1, 1_000), min_size=1, max_size=12)
 RULES = st.sampled_from(["equal-token", "dual", "dual-cost"])
 
-WAN_LIKE = analytic_cost(architecture_of(preset("wan2.1-t2v-14b")))
+WAN_LIKE = analytic_law(architecture_of(preset("wan2.1-t2v-14b")))
 
 
-def choose(counts, *, config=CONFIG, num_replicas=1, max_batch=None) -> Catalogue:
+def model_of(law: CostLaw) -> CostModel:
+    return CostModel.of(law, unit="FLOP", source="test")
+
+
+def limit_of(
+    shape: Shape, max_units: int, *, unit: int = 1, layout: Layout | None = None
+) -> Limit:
+    program = Program(
+        form=Grid.of(shape),
+        batch=max(1, max_units) * unit,
+        layout=layout or Layout(),
+    )
+    return Limit(program=program, fits=max_units > 0, unit=unit)
+
+
+def choose(
+    counts, *, config=CONFIG, num_replicas=1, max_batch=None, layout=None, together=True
+) -> Catalogue:
     shapes = sorted(counts, key=lambda shape: (shape.tokens, shape))
+    num_devices = layout.batch if layout else 1
+    unit = math.lcm(num_devices, config.batch_multiple)
+    # Tokens of the samples that a unit has on each device.
+    per_unit = unit // num_devices
+    max_units = max_batch or (lambda s: config.max_tokens // (per_unit * s.tokens))
     return choose_batches(
-        shapes,
+        [limit_of(s, max_units(s), unit=unit, layout=layout) for s in shapes],
         [counts[shape] for shape in shapes],
         config=config,
-        cost_model=COST,
-        max_batch=max_batch or (lambda shape: config.max_tokens // shape.tokens),
+        cost_model=model_of(COST),
         num_replicas=num_replicas,
+        together=together,
     )
 
 
@@ -54,7 +76,7 @@ def fits_any(counts, config) -> bool:
 
 
 def obeys(batch: int, tokens: int, rule: str, config: BalanceConfig, exponent) -> bool:
-    """Whether a micro-batch is within the budgets of a rule."""
+    """Returns whether a micro-batch is within the budgets of a rule."""
     longest = config.max_compute_tokens
     fits = batch * tokens <= config.max_tokens
     if rule == "dual":
@@ -87,6 +109,99 @@ def test_a_batch_is_the_largest_within_both_budgets(
         assert bucket.over_budget == (not obeys(1, *options))
         assert bucket.num_samples == counts[bucket.shape]
         assert bucket.cost == pytest.approx(COST(bucket.batch, tokens))
+
+
+LAYOUTS = st.sampled_from([Layout(), Layout(batch=2), Layout(batch=8)])
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    COUNTS,
+    RULES,
+    st.integers(1, 8),
+    st.booleans(),
+    LAYOUTS,
+    st.sampled_from([1, 2, 3, 8]),
+)
+def test_a_batch_of_several_devices_is_the_largest_within_the_budgets_of_each(
+    counts, rule, num_replicas, together, layout, multiple
+):
+    config = dataclasses.replace(CONFIG, rule=rule, batch_multiple=multiple)
+    unit = math.lcm(layout.batch, multiple)
+    if min(shape.tokens for shape in counts) * unit // layout.batch > config.max_tokens:
+        return
+    catalogue = choose(
+        counts,
+        config=config,
+        num_replicas=num_replicas,
+        layout=layout,
+        together=together,
+    )
+    for bucket in catalogue.buckets:
+        assert bucket.program.layout == layout
+        assert bucket.batch % layout.batch == bucket.batch % multiple == 0
+        assert bucket.program.samples_per_device == bucket.batch // layout.batch
+        available = counts[bucket.shape] // (num_replicas if together else 1)
+        options = (bucket.tokens, rule, config, catalogue.exponent)
+        # All batches there could be, tried one by one, as each device sees them.
+        best = max(
+            (
+                batch
+                for batch in range(unit, 640 * layout.batch + 1)
+                if batch % layout.batch == batch % multiple == 0
+                and obeys(batch // layout.batch, *options)
+                and batch <= available
+            ),
+            default=unit,
+        )
+        assert bucket.batch == best
+        assert bucket.over_budget == (not obeys(unit // layout.batch, *options))
+        assert bucket.cost == pytest.approx(
+            float(COST(bucket.batch // layout.batch, bucket.tokens))
+        )
+
+
+@settings(max_examples=20, deadline=None)
+@given(COUNTS, RULES, st.sampled_from([2, 8]), st.booleans())
+def test_more_devices_in_a_group_multiply_the_batch(counts, rule, devices, searched):
+    # As many times the samples, so that they do not run out.
+    config = dataclasses.replace(
+        CONFIG, rule=rule, max_compute_tokens=0 if searched else 512
+    )
+    if not fits_any(counts, config):
+        return
+    alone = choose(counts, config=config)
+    group = choose(
+        {shape: devices * n for shape, n in counts.items()},
+        config=config,
+        layout=Layout(batch=devices),
+    )
+    assert [b.batch for b in group.buckets] == [
+        devices * b.batch for b in alone.buckets
+    ]
+    assert [b.cost for b in group.buckets] == [b.cost for b in alone.buckets]
+    assert group.budget == alone.budget
+
+
+@pytest.mark.parametrize("rule", ["dual", "dual-cost"])
+def test_devices_that_share_sequences_run_more_of_them(rule):
+    # Memory is no matter; compute has room for 4 samples, or for 12 in thirds.
+    shape, config = Shape(8, 8, 8), dataclasses.replace(CONFIG, rule=rule, exponent=1.5)
+    batch = {
+        ring: choose_batches(
+            [limit_of(shape, 1_000, layout=Layout(ring=ring))],
+            [10**6],
+            config=config,
+            cost_model=model_of(COST),
+            num_replicas=1,
+        )
+        .buckets[0]
+        .batch
+        for ring in (1, 3)
+    }
+    price = {"dual": lambda s: s**1.5, "dual-cost": COST.sample}[rule]
+    assert batch[1] == int(price(512) / price(128))
+    assert batch[3] == int(3 * price(512) / price(128))
 
 
 @settings(max_examples=60, deadline=None)
@@ -219,7 +334,11 @@ def test_expected_idle_against_drawing(buckets, num_replicas, seed):
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("max_tokens", 0, r"balance.max_tokens=0: expected 1 or more"),
+        ("max_tokens", -1, r"balance.max_tokens=-1: expected 0 or more"),
+        ("batch_multiple", 0, r"balance.batch_multiple=0: expected 1 or more"),
+        ("reserve", 1.0, r"balance.reserve=1.0: expected a share from 0 to below 1"),
+        ("reserve", -0.1, r"balance.reserve=-0.1: expected a share"),
+        ("measure_seconds", 0.0, r"balance.measure_seconds=0.0: expected more than 0"),
         ("max_buckets", 0, r"balance.max_buckets=0: expected 1 or more"),
         ("max_bytes", -1, r"balance.max_bytes=-1: expected 0 or more"),
         ("max_programs", -1, r"balance.max_programs=-1: expected 0 or more"),
@@ -227,7 +346,7 @@ def test_expected_idle_against_drawing(buckets, num_replicas, seed):
         ("exponent", 0.5, r"balance.exponent=0.5: expected 1.0 or more"),
     ],
 )
-def test_rejects_budgets_that_make_no_sense(field, value, message):
+def test_rejects_invalid_budgets(field, value, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(CONFIG, **{field: value})
 
@@ -235,26 +354,26 @@ def test_rejects_budgets_that_make_no_sense(field, value, message):
 def test_the_power_of_dual_is_fitted_to_the_cost_model():
     shapes = [Shape(frames, 60, 104) for frames in (1, 5, 13, 21)]
     catalogue = choose_batches(
-        shapes,
+        [limit_of(shape, 70_000 // shape.tokens) for shape in shapes],
         [1_000] * 4,
         config=BalanceConfig(max_tokens=70_000, rule="dual"),
-        cost_model=WAN_LIKE,
-        max_batch=lambda shape: 70_000 // shape.tokens,
+        cost_model=model_of(WAN_LIKE),
         num_replicas=1,
     )
-    tokens = np.array([shape.tokens for shape in shapes])
-    assert catalogue.exponent == pytest.approx(WAN_LIKE.exponent(tokens))
+    tokens = np.array([shape.tokens for shape in shapes], float)
+    exponent, _ = np.polyfit(np.log(tokens), np.log(WAN_LIKE.sample(tokens)), 1)
+    assert catalogue.exponent == pytest.approx(exponent)
     assert 1.2 < catalogue.exponent < 1.5
 
 
 def test_the_budget_of_a_fitted_cost_has_its_fixed_part():
     cost = dataclasses.replace(WAN_LIKE, fixed=float(WAN_LIKE(1, 1_560)))
+    shapes = [Shape(1, 60, 104), Shape(21, 60, 104)]
     catalogue = choose_batches(
-        [Shape(1, 60, 104), Shape(21, 60, 104)],
+        [limit_of(shape, 70_000 // shape.tokens) for shape in shapes],
         [1_000] * 2,
         config=BalanceConfig(max_tokens=70_000),
-        cost_model=cost,
-        max_batch=lambda shape: 70_000 // shape.tokens,
+        cost_model=model_of(cost),
         num_replicas=1,
     )
     assert max(b.cost for b in catalogue.buckets) <= catalogue.budget * (1 + 1e-9)

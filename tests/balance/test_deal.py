@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxload.balance.deal import _FINE, Load, make_deal
+from jaxload.balance.deal import _FINE, Supply, make_deal
 from jaxload.balance.pattern import Deal
 from jaxload.errors import InputError
 
 
-def deal_of(loads, *, num_replicas=1, accumulate=1, max_programs=8, **options) -> Deal:
-    """Loads of (samples, cost, largest batch)."""
+def deal_of(
+    supplies, *, num_replicas=1, accumulate=1, max_programs=8, **options
+) -> Deal:
+    """Deals supplies of (samples, cost, largest batch)."""
     return make_deal(
-        [Load(num_samples=n, cost=float(c), max_batch=b) for n, c, b in loads],
+        [Supply(num_samples=n, cost=float(c), max_batch=b) for n, c, b in supplies],
         fixed=options.pop("fixed", 0.0),
         accumulate=accumulate,
         num_replicas=num_replicas,
@@ -24,14 +26,14 @@ def deal_of(loads, *, num_replicas=1, accumulate=1, max_programs=8, **options) -
     )
 
 
-def costs_of(deal: Deal, loads, fixed=0.0) -> np.ndarray:
+def costs_of(deal: Deal, supplies, fixed=0.0) -> np.ndarray:
     """Cost of each program's micro-batch."""
-    return np.array([fixed + p.batch * loads[p.shape][1] for p in deal.programs])
+    return np.array([fixed + p.batch * supplies[p.shape][1] for p in deal.options])
 
 
-def replica_steps(deal: Deal, loads, fixed=0.0) -> np.ndarray:
+def replica_steps(deal: Deal, supplies, fixed=0.0) -> np.ndarray:
     """Cost of each replica-step of an epoch, the rest's micro-batches all full."""
-    costs = costs_of(deal, loads, fixed)
+    costs = costs_of(deal, supplies, fixed)
     return np.concatenate(
         [
             np.full(p.times, np.dot(p.counts, costs))
@@ -40,14 +42,14 @@ def replica_steps(deal: Deal, loads, fixed=0.0) -> np.ndarray:
     )
 
 
-def idle_of(deal: Deal, loads, fixed=0.0) -> float:
-    seconds = replica_steps(deal, loads, fixed)
+def idle_of(deal: Deal, supplies, fixed=0.0) -> float:
+    seconds = replica_steps(deal, supplies, fixed)
     return 1 - seconds.mean() / seconds.max()
 
 
 @st.composite
 def problems(draw, most=3_000) -> dict:
-    loads = [
+    supplies = [
         (
             draw(st.integers(1, most)),
             draw(st.floats(0.05, 3.0)),
@@ -55,30 +57,30 @@ def problems(draw, most=3_000) -> dict:
         )
         for _ in range(draw(st.integers(1, 4)))
     ]
-    num_samples = sum(n for n, _, _ in loads)
+    num_samples = sum(n for n, _, _ in supplies)
     return {
-        "loads": loads,
+        "supplies": supplies,
         "fixed": draw(st.sampled_from([0.0, 0.1, 1.0])),
         "accumulate": draw(st.sampled_from([1, 2, 4])),
         "num_replicas": draw(st.integers(1, min(16, num_samples))),
-        "max_programs": draw(st.integers(len(loads), 12)),
+        "max_programs": draw(st.integers(len(supplies), 12)),
     }
 
 
 @settings(max_examples=25, deadline=None)
 @given(problems())
 def test_an_epoch_has_every_sample_but_for_less_than_a_batch(problem):
-    loads = problem["loads"]
+    supplies = problem["supplies"]
     deal = deal_of(**problem)
-    assert {p.shape for p in deal.programs} == set(range(len(loads)))
-    assert len(set(deal.programs)) == len(deal.programs) <= problem["max_programs"]
-    for program in deal.programs:
-        assert 1 <= program.batch <= loads[program.shape][2]
+    assert {p.shape for p in deal.options} == set(range(len(supplies)))
+    assert len(set(deal.options)) == len(deal.options) <= problem["max_programs"]
+    for program in deal.options:
+        assert 1 <= program.batch <= supplies[program.shape][2]
     assert all(p.times >= 1 for p in deal.patterns)
     assert all(p.times == 1 for p in deal.rest)
     assert all(min(p.counts) >= 0 < max(p.counts) for p in (*deal.patterns, *deal.rest))
-    for shape, (num_samples, _, _) in enumerate(loads):
-        batch = [p.batch if p.shape == shape else 0 for p in deal.programs]
+    for shape, (num_samples, _, _) in enumerate(supplies):
+        batch = [p.batch if p.shape == shape else 0 for p in deal.options]
         smallest = min(b for b in batch if b)
         core = sum(p.times * np.dot(p.counts, batch) for p in deal.patterns)
         rest = sum(np.dot(p.counts, batch) for p in deal.rest)
@@ -94,11 +96,11 @@ def test_an_epoch_has_every_sample_but_for_less_than_a_batch(problem):
 @settings(max_examples=25, deadline=None)
 @given(problems())
 def test_no_replica_step_is_above_the_budget_of_a_long_epoch(problem):
-    loads = problem["loads"]
+    supplies = problem["supplies"]
     deal = deal_of(**problem)
     if sum(p.times for p in deal.patterns) < 50 or problem["num_replicas"] < 3:
         return  # With fewer replicas a long step is better than an empty one.
-    seconds = replica_steps(deal, loads, problem["fixed"])
+    seconds = replica_steps(deal, supplies, problem["fixed"])
     # Each micro-batch is rounded to a part of a budget, up to half a part off.
     longest = max(sum(p.counts) for p in (*deal.patterns, *deal.rest))
     slack = max(0.002, 0.5 * longest / _FINE)
@@ -114,8 +116,8 @@ def test_the_same_twice(problem):
 def best_deal(items, num_bins: int) -> float:
     """The least that the fullest of some bins can hold, trying every deal."""
     places = np.array(list(itertools.product(range(num_bins), repeat=len(items))))
-    loads = [(places == b) @ np.array(items) for b in range(num_bins)]
-    return float(np.max(loads, axis=0).min())
+    sums = [(places == b) @ np.array(items) for b in range(num_bins)]
+    return float(np.max(sums, axis=0).min())
 
 
 @settings(max_examples=40, deadline=None)
@@ -123,13 +125,13 @@ def best_deal(items, num_bins: int) -> float:
     st.lists(st.tuples(st.integers(1, 3), st.floats(0.2, 3.0)), min_size=1, max_size=2),
     st.floats(1.0, 2.5),
 )
-def test_a_short_epoch_is_dealt_about_as_well_as_possible(loads, headroom):
+def test_a_short_epoch_is_dealt_about_as_well_as_possible(supplies, headroom):
     # Batches of one, so that the samples are what is dealt.
-    loads = [(n, cost, 1) for n, cost in loads]
-    budget = headroom * max(cost for _, cost, _ in loads)
-    deal = deal_of(loads, max_programs=len(loads), budget=budget)
-    items = [cost for n, cost, _ in loads for _ in range(n)]
-    seconds = replica_steps(deal, loads)
+    supplies = [(n, cost, 1) for n, cost in supplies]
+    budget = headroom * max(cost for _, cost, _ in supplies)
+    deal = deal_of(supplies, max_programs=len(supplies), budget=budget)
+    items = [cost for n, cost, _ in supplies for _ in range(n)]
+    seconds = replica_steps(deal, supplies)
     best = best_deal(items, deal.num_bins)
     assert seconds.sum() == pytest.approx(sum(items))
     assert seconds.max() <= 1.01 * best
@@ -137,35 +139,35 @@ def test_a_short_epoch_is_dealt_about_as_well_as_possible(loads, headroom):
 
 def test_pairs_that_fill_the_budget_are_found():
     # 0.7 goes with 0.3 and 0.6 with two of 0.2: no replica waits.
-    loads = [(500, 0.7, 1), (500, 0.3, 1), (300, 0.6, 1), (600, 0.2, 1)]
-    deal = deal_of(loads, budget=1.0, max_programs=4)
+    supplies = [(500, 0.7, 1), (500, 0.3, 1), (300, 0.6, 1), (600, 0.2, 1)]
+    deal = deal_of(supplies, budget=1.0, max_programs=4)
     assert deal.num_bins == 800
-    assert idle_of(deal, loads) == pytest.approx(0.0, abs=1e-9)
+    assert idle_of(deal, supplies) == pytest.approx(0.0, abs=1e-9)
 
 
 def test_more_batch_sizes_help_where_one_leaves_gaps():
     # Four of the short fill a budget; beside a long one there is room for one.
-    loads = [(8_000, 1.0, 4), (2_000, 3.0, 1)]
-    few = deal_of(loads, budget=4.0, max_programs=2)
-    more = deal_of(loads, budget=4.0, max_programs=4)
-    assert [(p.shape, p.batch) for p in few.programs] == [(0, 4), (1, 1)]
-    assert (0, 1) in [(p.shape, p.batch) for p in more.programs]
-    assert idle_of(few, loads) == pytest.approx(0.125, abs=1e-3)
-    assert idle_of(more, loads) < 0.005
+    supplies = [(8_000, 1.0, 4), (2_000, 3.0, 1)]
+    few = deal_of(supplies, budget=4.0, max_programs=2)
+    more = deal_of(supplies, budget=4.0, max_programs=4)
+    assert [(p.shape, p.batch) for p in few.options] == [(0, 4), (1, 1)]
+    assert (0, 1) in [(p.shape, p.batch) for p in more.options]
+    assert idle_of(few, supplies) == pytest.approx(0.125, abs=1e-3)
+    assert idle_of(more, supplies) < 0.005
 
 
 def test_a_sample_that_is_dearer_than_the_budget_is_run_alone():
-    loads = [(100, 3.0, 4), (100, 1.0, 4)]
-    deal = deal_of(loads, budget=2.0)
-    by_shape = {p.shape: p.batch for p in deal.programs}
+    supplies = [(100, 3.0, 4), (100, 1.0, 4)]
+    deal = deal_of(supplies, budget=2.0)
+    by_shape = {p.shape: p.batch for p in deal.options}
     assert by_shape == {0: 1, 1: 2}
 
 
 def test_accumulation_fills_what_one_micro_batch_cannot():
     # Of one shape the other's multiple is out of reach for a single micro-batch.
-    loads = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
+    supplies = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
     idle = [
-        idle_of(deal_of(loads, accumulate=a, budget=1.0, max_programs=2), loads)
+        idle_of(deal_of(supplies, accumulate=a, budget=1.0, max_programs=2), supplies)
         for a in (1, 8)
     ]
     assert idle[1] < 0.2 * idle[0]
@@ -179,25 +181,25 @@ def test_fewer_samples_than_replicas_are_an_error():
 
 
 def test_billions_of_samples_are_dealt_as_fast_as_few():
-    loads = [(10**10, 0.1, 16), (3 * 10**9 + 7, 1.3, 4), (10**8 + 1, 2.9, 1)]
-    deal = deal_of(loads, num_replicas=1024, accumulate=2)
+    supplies = [(10**10, 0.1, 16), (3 * 10**9 + 7, 1.3, 4), (10**8 + 1, 2.9, 1)]
+    deal = deal_of(supplies, num_replicas=1024, accumulate=2)
     assert len(deal.patterns) + len(deal.rest) < 30
-    for shape, (num_samples, _, _) in enumerate(loads):
-        batch = [p.batch if p.shape == shape else 0 for p in deal.programs]
+    for shape, (num_samples, _, _) in enumerate(supplies):
+        batch = [p.batch if p.shape == shape else 0 for p in deal.options]
         core = sum(p.times * int(np.dot(p.counts, batch)) for p in deal.patterns)
         assert 0 <= num_samples - core < 10_000
 
 
 def test_a_budget_beyond_the_memory_is_tried_where_shapes_do_not_meet():
     # Memory holds one of each; only ten of one cost as much as seven of the other.
-    loads = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
-    deal = deal_of(loads, max_programs=2)
+    supplies = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
+    deal = deal_of(supplies, max_programs=2)
     assert deal.budget > 1.0
-    assert idle_of(deal, loads) < 0.03
+    assert idle_of(deal, supplies) < 0.03
 
 
 def test_batches_divide_the_samples_of_a_short_epoch():
     # Of 66 samples in fours, two are always missing from a micro-batch; threes fit.
-    loads = [(66, 1.0, 4), (66, 1.1, 4)]
-    deal = deal_of(loads, accumulate=2, num_replicas=4, budget=4.4, max_programs=2)
-    assert {program.batch for program in deal.programs} == {3}
+    supplies = [(66, 1.0, 4), (66, 1.1, 4)]
+    deal = deal_of(supplies, accumulate=2, num_replicas=4, budget=4.4, max_programs=2)
+    assert {program.batch for program in deal.options} == {3}

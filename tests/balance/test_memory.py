@@ -1,54 +1,167 @@
 """Tests of jaxload.balance.memory."""
 
-import pytest
+import dataclasses
 
-from jaxload.balance.memory import MemoryLine, MemoryModel, line_through
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxload.balance.memory import (
+    Limit,
+    MemoryLaw,
+    MemoryModel,
+    probe_shapes,
+    regress_memory,
+)
+from jaxload.balance.program import Grid, Layout, Program, Remat
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
 
-LINE = MemoryLine(fixed=100.0, per_sample=7.0, source="test")
+LAW = MemoryLaw(fixed=100.0, per_sample=3.0, per_token=0.25)
+LENGTHS = (16, 64)  # 7 and 19 bytes a sample.
 
 
-def test_a_line_goes_through_both_points():
-    line = line_through((1, 107.0), (3, 121.0), source="test")
-    assert line == LINE
-    assert (line.bytes(1), line.bytes(3), line.bytes(5)) == (107, 121, 135)
+def program(
+    tokens: int, batch: int, *, layout: Layout | None = None, remat: Remat = "none"
+) -> Program:
+    return Program(
+        form=Grid(tokens, 2, 2), batch=batch, layout=layout or Layout(), remat=remat
+    )
 
 
-def test_the_largest_batch_fits_and_one_more_does_not():
-    for budget in range(200):
-        batch = LINE.max_batch(budget)
-        assert batch == 0 or LINE.bytes(batch) <= budget
-        assert LINE.bytes(batch + 1) > budget
-    assert LINE.max_batch(106) == 0
-    assert LINE.max_batch(107) == 1
+def compiled(law: MemoryLaw, programs: list[Program]) -> dict[Program, int]:
+    """Bytes as the compiler would report them, were the law exact."""
+    return {program: round(law(program)) for program in programs}
 
 
-@pytest.mark.parametrize("second", [(2, 107.0), (2, 90.0)], ids=["flat", "falling"])
-def test_memory_that_does_not_grow_is_refused(second):
-    with pytest.raises(InputError, match=r"bytes a sample \(test\): expected more"):
-        line_through((1, 107.0), second, source="test")
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 10**11),
+    st.integers(0, 10**9),
+    st.integers(1, 10**6),
+    st.sampled_from([1, 2, 8]),
+)
+def test_an_exact_law_is_recovered(fixed, per_sample, per_token, devices):
+    law = MemoryLaw(
+        fixed=float(fixed), per_sample=float(per_sample), per_token=float(per_token)
+    )
+    layout = Layout(batch=devices)
+    probes = [
+        program(tokens, n * devices, layout=layout)
+        for tokens in (64, 4_096)
+        for n in (1, 2)
+    ]
+    found = regress_memory(compiled(law, probes))
+    # Programs that were not compiled: other lengths, larger batches.
+    for tokens, n in ((64, 1), (64, 50), (1_000, 7), (4_096, 3), (10_000, 2)):
+        asked = program(tokens, n * devices, layout=layout)
+        assert found(asked) == pytest.approx(law(asked), rel=1e-6)
 
 
-def test_one_batch_size_is_no_line():
-    with pytest.raises(InputError, match="two programs of batch size 2"):
-        line_through((2, 107.0), (2, 121.0), source="test")
+def test_the_coefficients_by_hand():
+    probes = [program(tokens, n) for tokens in LENGTHS for n in (1, 2)]
+    found = regress_memory(compiled(LAW, probes))
+    assert dataclasses.astuple(found) == pytest.approx(dataclasses.astuple(LAW))
 
 
-def test_each_shape_has_its_own_line():
-    short, long = Shape(1, 8, 8), Shape(5, 8, 8)
-    steep = MemoryLine(fixed=100.0, per_sample=40.0, source="test")
-    model = MemoryModel({short: LINE, long: steep})
-    assert model.bytes(short, 2) == 114
-    assert model.bytes(long, 2) == 180
-    assert model.max_batch(short, 180) == 11
-    assert model.max_batch(long, 180) == 2
-    assert model.max_batch(long, 100) == 0
+def test_devices_count_their_own_samples():
+    # Two devices with one sample each, then with three: 107 and 121 bytes of each.
+    layout = Layout(batch=2)
+    found = regress_memory(
+        {program(16, 2, layout=layout): 107, program(16, 6, layout=layout): 121}
+    )
+    assert found(program(16, 10, layout=layout)) == pytest.approx(135)
+    assert found(program(16, 5)) == pytest.approx(135)
 
 
-def test_a_shape_that_was_not_compiled_is_named():
-    model = MemoryModel({Shape(1, 8, 8): LINE})
-    with pytest.raises(InputError, match="shape 2x8x8: not compiled, only 1x8x8"):
-        model.bytes(Shape(2, 8, 8), 1)
+def test_one_length_determines_the_bytes_of_that_length():
+    found = regress_memory({program(16, 1): 107, program(16, 3): 121})
+    assert found.fixed == pytest.approx(100)
+    assert found.sample(16) == pytest.approx(7)
+    for batch in range(1, 9):
+        assert found(program(16, batch)) == pytest.approx(100 + 7 * batch)
+
+
+def test_no_coefficient_is_negative():
+    # Longer samples that take less: free least squares would go below zero.
+    found = regress_memory(
+        {
+            program(16, 1): 200,
+            program(16, 2): 300,
+            program(64, 1): 150,
+            program(64, 2): 200,
+        }
+    )
+    assert min(dataclasses.astuple(found)) >= 0
+    assert found.sample(64) > 0
+
+
+@pytest.mark.parametrize("second", [107, 90], ids=["flat", "falling"])
+@pytest.mark.parametrize("lengths", [LENGTHS[:1], LENGTHS], ids=["one", "two"])
+def test_memory_that_does_not_grow_is_refused(second, lengths):
+    measured = {
+        program(tokens, batch): num_bytes
+        for tokens in lengths
+        for batch, num_bytes in ((1, 107), (2, second))
+    }
+    with pytest.raises(InputError, match=r"does not grow with samples: .* further"):
+        regress_memory(measured)
+
+
+@pytest.mark.parametrize(
+    "programs",
+    [
+        [],
+        [program(16, 2)],
+        [program(16, 2), program(64, 2)],
+        # Other batches, and the same number of samples on each device.
+        [program(16, 2), program(16, 4, layout=Layout(batch=2))],
+    ],
+    ids=["none", "one", "two-lengths", "two-layouts"],
+)
+def test_one_batch_size_is_no_law(programs):
+    with pytest.raises(InputError, match=r"expected two batch sizes or more; compile"):
+        regress_memory(compiled(LAW, programs))
+
+
+def test_the_most_samples_fit_and_one_more_does_not():
+    for tokens in LENGTHS:
+        for budget in range(300):
+            n = LAW.max_samples(tokens, budget)
+            assert n == 0 or LAW(program(tokens, n)) <= budget
+            assert LAW(program(tokens, n + 1)) > budget
+    assert LAW.max_samples(16, 106) == 0
+    assert LAW.max_samples(16, 107) == 1
+
+
+def test_each_policy_has_its_own_law():
+    layout = Layout(batch=2)
+    steep = MemoryLaw(fixed=50.0, per_sample=0.0, per_token=2.0)
+    model = MemoryModel({("none", Layout()): LAW, ("full", layout): steep})
+    assert model(program(16, 2)) == 114
+    assert model(program(64, 2)) == 138
+    assert model(program(16, 6, layout=layout, remat="full")) == 50 + 3 * 32
+    assert model.law("full", layout) is steep
+
+
+def test_a_policy_that_was_not_compiled_is_named():
+    model = MemoryModel({("none", Layout()): LAW})
+    message = "memory of remat=full on 2x1x1: not compiled, only none on 1x1x1"
+    with pytest.raises(InputError, match=message):
+        model(program(16, 2, layout=Layout(batch=2), remat="full"))
     with pytest.raises(InputError, match="only nothing"):
-        MemoryModel({}).max_batch(Shape(2, 8, 8), 1)
+        MemoryModel({}).law("none", Layout())
+
+
+def test_the_ends_are_probed():
+    shapes = [Shape(3, 4, 4), Shape(1, 4, 4), Shape(9, 4, 4), Shape(5, 4, 4)]
+    assert probe_shapes(shapes) == [Shape(1, 4, 4), Shape(9, 4, 4)]
+    assert probe_shapes(shapes[:1]) == shapes[:1]
+
+
+def test_a_limit_counts_in_units():
+    layout = Layout(batch=2)
+    limit = Limit(program=program(16, 12, layout=layout), fits=True, unit=4)
+    assert (limit.max_units, limit.samples_per_device) == (3, 2)
+    too_large = Limit(program=program(16, 4, layout=layout), fits=False, unit=4)
+    assert (too_large.max_units, too_large.samples_per_device) == (0, 2)

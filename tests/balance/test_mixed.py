@@ -11,28 +11,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.deal import Load, make_deal
+from jaxload.balance.deal import Supply, make_deal
 from jaxload.balance.mixed import Mixed, _stride
 from jaxload.balance.pattern import Pattern
-from jaxload.shapes.shape import Shape
+from jaxload.balance.program import Grid, Program
 
 
 def bucket(shape: int, batch: int, num_samples: int) -> Bucket:
-    return Bucket(
-        shape=Shape(shape + 1, 2, 2), batch=batch, num_samples=num_samples, cost=1.0
-    )
+    program = Program(form=Grid(shape + 1, 2, 2), batch=batch)
+    return Bucket(program=program, num_samples=num_samples, cost=1.0)
 
 
-def dealt(loads, *, num_replicas=1, accumulate=1, seed=0) -> Mixed:
+def dealt(supplies, *, num_replicas=1, accumulate=1, seed=0) -> Mixed:
     """The schedule of a deal of (samples, cost, largest batch)."""
     deal = make_deal(
-        [Load(num_samples=n, cost=c, max_batch=b) for n, c, b in loads],
+        [Supply(num_samples=n, cost=c, max_batch=b) for n, c, b in supplies],
         fixed=0.0,
         accumulate=accumulate,
         num_replicas=num_replicas,
-        max_programs=2 * len(loads),
+        max_programs=2 * len(supplies),
     )
-    buckets = [bucket(p.shape, p.batch, loads[p.shape][0]) for p in deal.programs]
+    buckets = [bucket(p.shape, p.batch, supplies[p.shape][0]) for p in deal.options]
     return Mixed(
         buckets=tuple(buckets),
         patterns=deal.patterns,
@@ -69,7 +68,7 @@ def schedules(draw) -> Callable[[], Mixed]:
         return functools.partial(
             by_hand, num_replicas=num_replicas, seed=seed, times=times
         )
-    loads = [
+    supplies = [
         (
             draw(st.integers(20, 150)),
             draw(st.floats(0.3, 3.0)),
@@ -79,7 +78,7 @@ def schedules(draw) -> Callable[[], Mixed]:
     ]
     return functools.partial(
         dealt,
-        loads,
+        supplies,
         num_replicas=num_replicas,
         accumulate=draw(st.integers(1, 2)),
         seed=seed,
@@ -152,6 +151,16 @@ def test_counts_of_a_step_are_those_of_its_micro_batches(make, first):
         for replica, row in enumerate(counts.tolist()):
             ran = [m.bucket for m in schedule.micro_batches(step, replica)]
             assert row == [ran.count(b) for b in range(len(schedule.buckets))]
+
+
+@settings(max_examples=6, deadline=None)
+@given(schedules())
+def test_no_replica_runs_more_micro_batches_in_a_step_than_it_is_said(make):
+    schedule = make()
+    num_steps = 3 * num_bins(schedule) // schedule.num_replicas
+    for step in range(num_steps):
+        most = schedule.step_counts(step).sum(axis=1).max()
+        assert most <= schedule.max_micro_batches
 
 
 @settings(max_examples=10, deadline=None)

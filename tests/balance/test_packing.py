@@ -19,8 +19,8 @@ def fullest(sizes, bins) -> float:
 def least_possible(sizes, num_bins: int) -> float:
     """Tries every deal."""
     deals = np.array(list(itertools.product(range(num_bins), repeat=len(sizes))))
-    loads = [(deals == b) @ np.array(sizes) for b in range(num_bins)]
-    return float(np.max(loads, axis=0).min())
+    sums = [(deals == b) @ np.array(sizes) for b in range(num_bins)]
+    return float(np.max(sums, axis=0).min())
 
 
 @settings(max_examples=40, deadline=None)

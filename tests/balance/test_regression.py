@@ -34,7 +34,7 @@ def test_recovers_the_two_terms():
     assert fit.cost.fixed == pytest.approx(3e-3)
     assert fit.cost.per_token == pytest.approx(2e-5)
     assert fit.cost.per_token_squared == pytest.approx(1e-8)
-    assert (fit.cost.unit, fit.cost.source) == ("s", "test")
+    assert (fit.source, fit.remat) == ("test", "none")
     assert fit.cost_goodness.r2 == pytest.approx(1)
     assert fit.cost_goodness.held_out_error < 1e-9
     # No single power fits both ends.
@@ -153,9 +153,9 @@ def test_a_time_that_is_none_is_refused(seconds):
 
 
 def test_json_gives_an_equal_fit():
-    fit = fit_costs(timings(two_terms, noise=0.02), source="test")
+    fit = fit_costs(timings(two_terms, noise=0.02), source="test", remat="full")
     content = json.loads(json.dumps(fit.to_dict()))
-    assert content["format"] == 1
+    assert (content["format"], content["remat"]) == (2, "full")
     assert CostFit.from_dict(content, name="fit.json") == fit
 
 
@@ -166,8 +166,8 @@ def test_a_damaged_or_foreign_file_is_refused_by_name():
         None,
         [],
         "text",
-        {"format": 1, "buckets": []},
-        content | {"format": 2},
+        {"format": 2, "buckets": []},
+        content | {"format": 1},
         content | {"cost": None},
         content | {"cost": content["cost"] | {"fixed": "3"}},
         content | {"cost": content["cost"] | {"per_token": float("nan")}},
@@ -177,3 +177,14 @@ def test_a_damaged_or_foreign_file_is_refused_by_name():
     for bad in damaged:
         with pytest.raises(InputError, match=r"^fit\.json: not a cost fit .* anew"):
             CostFit.from_dict(bad, name="fit.json")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("source", 3), ("source", None), ("remat", "half"), ("remat", ["full"])],
+)
+def test_a_fit_of_an_unknown_source_or_remat_is_refused(field, value):
+    content = fit_costs(timings(two_terms), source="test").to_dict()
+    # By its own check, and not by the types that only tests look at.
+    with pytest.raises(InputError, match=rf"a cost fit \(ValueError\(.{field}="):
+        CostFit.from_dict(content | {field: value}, name="fit.json")

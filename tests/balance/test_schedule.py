@@ -8,20 +8,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.schedule import Lockstep
+from jaxload.balance.mixed import Mixed
+from jaxload.balance.pattern import Pattern
+from jaxload.balance.program import Grid, Layout, Program
+from jaxload.balance.schedule import Lockstep, Schedule
 from jaxload.balance.stream import stream_members
 from jaxload.errors import InputError
-from jaxload.shapes.shape import Shape
 
 
 def make_schedule(sizes, *, num_replicas=1, accumulate=1, seed=0) -> Lockstep:
     buckets = tuple(
         Bucket(
-            shape=Shape(i + 1, 2, 2),
-            batch=batch,
+            program=Program(form=Grid(i + 1, 2, 2), batch=batch),
             num_samples=num_samples,
             cost=1.0,
-            over_budget=False,
         )
         for i, (batch, num_samples) in enumerate(sizes)
     )
@@ -187,3 +187,83 @@ def test_a_far_step_of_a_huge_data_set_is_cheap_to_ask_for():
 def test_a_bucket_that_cannot_fill_its_replicas_is_an_error():
     with pytest.raises(InputError, match=r"has 5 samples: expected at least 6"):
         make_schedule([(3, 5)], num_replicas=2)
+
+
+def make_mixed(*, num_replicas: int, long_rest: bool) -> Mixed:
+    """Two shapes on groups of two devices; the first has two batch sizes."""
+    sizes = [(0, 2, 160), (0, 4, 160), (1, 2, 61)]
+    buckets = tuple(
+        Bucket(
+            program=Program(
+                form=Grid(shape + 1, 2, 2), batch=batch, layout=Layout(batch=2)
+            ),
+            num_samples=num_samples,
+            cost=1.0,
+        )
+        for shape, batch, num_samples in sizes
+    )
+    # The patterns leave 8 samples of one shape and 3 of the other, which fill one
+    # micro-batch, and two in every other epoch.
+    rest = [(4, 0, 2)] if long_rest else [(2, 0, 1), (2, 0, 1)]
+    return Mixed(
+        buckets=buckets,
+        patterns=(
+            Pattern(counts=(2, 1, 1), times=9),
+            Pattern(counts=(0, 1, 1), times=20),
+        ),
+        rest=tuple(Pattern(counts=counts, times=1) for counts in rest),
+        seed=3,
+        num_replicas=num_replicas,
+    )
+
+
+SCHEDULES = [
+    pytest.param(make_schedule([(2, 50), (3, 41)], num_replicas=3), id="lockstep"),
+    pytest.param(
+        make_schedule([(2, 50), (3, 41)], num_replicas=2, accumulate=4),
+        id="lockstep-accumulate",
+    ),
+    pytest.param(make_mixed(num_replicas=1, long_rest=False), id="mixed-one"),
+    pytest.param(make_mixed(num_replicas=4, long_rest=False), id="mixed"),
+    pytest.param(make_mixed(num_replicas=4, long_rest=True), id="mixed-long-rest"),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_both_policies_give_a_schedule(schedule: Schedule):
+    assert isinstance(schedule, Schedule)
+    assert schedule.programs == tuple(b.program for b in schedule.buckets)
+    assert len(set(schedule.programs)) == len(schedule.buckets)
+    assert schedule.epoch(0) == 0.0
+    assert not isinstance(schedule.buckets, Schedule)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_replica_runs_more_micro_batches_in_a_step_than_it_is_said(
+    schedule: Schedule,
+):
+    num_steps = next(step for step in range(10_000) if schedule.epoch(step) >= 4)
+    counts = np.array(
+        [
+            [
+                len(schedule.micro_batches(step, replica))
+                for replica in range(schedule.num_replicas)
+            ]
+            for step in range(num_steps)
+        ]
+    )
+    # Some replica-step of four epochs reaches the bound.
+    assert counts.max() == schedule.max_micro_batches
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_counts_of_a_schedule_are_those_of_its_micro_batches(schedule: Schedule):
+    for step in (*range(60), 10**6):
+        counts = schedule.step_counts(step)
+        assert counts.shape == (schedule.num_replicas, len(schedule.buckets))
+        for replica, row in enumerate(counts.tolist()):
+            micro_batches = schedule.micro_batches(step, replica)
+            ran = collections.Counter(m.bucket for m in micro_batches)
+            assert row == [ran[b] for b in range(len(schedule.buckets))]
+            for m in micro_batches:
+                assert len(m.members) == schedule.programs[m.bucket].batch

@@ -6,11 +6,14 @@ import functools
 import numpy as np
 import pytest
 
-from jaxload.balance.architecture import analytic_cost
-from jaxload.balance.batch_sizes import BalanceConfig, choose_batches, expected_idle
+from jaxload.balance.architecture import analytic_law
+from jaxload.balance.batch_sizes import choose_batches, expected_idle
+from jaxload.balance.config import BalanceConfig
+from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.imbalance import expected_distinct
 from jaxload.balance.packing import partition
-from jaxload.balance.scenario import Setting, batches_by_rule, make_mixed
+from jaxload.balance.program import Layout
+from jaxload.balance.scenario import Scenario, batches_by_rule, make_mixed
 from jaxload.balance.simulation import (
     POLICIES,
     Played,
@@ -21,10 +24,11 @@ from jaxload.balance.simulation import (
 from jaxload.errors import InputError
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import architecture_of
+from jaxload.planning.memory import TokenMemory
 from jaxload.shapes.cover import cover_exactly
 from jaxload.shapes.shape import Shape
 
-WAN_14B = analytic_cost(architecture_of(preset("wan2.1-t2v-14b")))
+WAN_14B = analytic_law(architecture_of(preset("wan2.1-t2v-14b")))
 # Images in two sizes and clips up to 81 frames of 720x1280, made up.
 MIXED = {
     Shape(1, 60, 104): 40_000,
@@ -37,15 +41,28 @@ MIXED = {
 LONGEST = 75_600
 
 
-def setting_of(counts, *, headroom=2.0, num_replicas=16, accumulate=1, **options):
+def model_of(law: CostLaw) -> CostModel:
+    return CostModel.of(law, unit="FLOP", source="test")
+
+
+def scenario_of(
+    counts,
+    *,
+    headroom=2.0,
+    num_replicas=16,
+    accumulate=1,
+    layout: Layout | None = None,
+    **options,
+) -> Scenario:
     """Memory for `headroom` times the longest sample."""
     longest = max(shape.tokens for shape in counts)
     config = BalanceConfig(max_tokens=int(headroom * longest), **options)
-    return Setting(
+    memory = TokenMemory(max_tokens=config.max_tokens, layout=layout or Layout())
+    return Scenario(
         cover=cover_exactly(counts, max_shapes=16, min_samples=1),
         config=config,
-        cost_model=WAN_14B,
-        max_batch=lambda shape: config.max_tokens // shape.tokens,
+        cost_model=model_of(WAN_14B),
+        limit=memory.limit,
         num_replicas=num_replicas,
         accumulate=accumulate,
     )
@@ -53,8 +70,8 @@ def setting_of(counts, *, headroom=2.0, num_replicas=16, accumulate=1, **options
 
 @functools.cache
 def played(policy: str, headroom: float, accumulate: int) -> Played:
-    setting = setting_of(MIXED, headroom=headroom, accumulate=accumulate)
-    return play(policy, setting, num_steps=150)
+    scenario = scenario_of(MIXED, headroom=headroom, accumulate=accumulate)
+    return play(policy, scenario, num_steps=150)
 
 
 def idle(policy: str, headroom: float, accumulate: int) -> float:
@@ -98,15 +115,17 @@ def test_what_is_played_adds_up(policy):
 
 
 def test_a_fixed_cost_is_not_work():
-    setting = setting_of(MIXED)
+    scenario = scenario_of(MIXED)
     fixed = 0.1 * float(WAN_14B(1, LONGEST))
     dear = dataclasses.replace(
-        setting, cost_model=dataclasses.replace(WAN_14B, fixed=fixed)
+        scenario, cost_model=model_of(dataclasses.replace(WAN_14B, fixed=fixed))
     )
     result = play("lockstep", dear, num_steps=50)
     num_batches = 50 * 16
     assert result.seconds.sum() == pytest.approx(result.work + num_batches * fixed)
-    assert result.throughput < 1.0 == play("lockstep", setting, num_steps=50).throughput
+    assert (
+        result.throughput < 1.0 == play("lockstep", scenario, num_steps=50).throughput
+    )
 
 
 def test_knapformer_deals_the_sequences_that_equal_token_draws():
@@ -125,9 +144,9 @@ def test_knapformer_deals_the_dearest_sequence_first():
 
 
 def test_mixing_is_distinct_shapes_over_those_of_a_random_draw_of_the_epoch():
-    setting = setting_of(MIXED, accumulate=2)
-    schedule = make_mixed(setting)
-    result = play("mixed", setting, num_steps=40)
+    scenario = scenario_of(MIXED, accumulate=2)
+    schedule = make_mixed(scenario)
+    result = play("mixed", scenario, num_steps=40)
     shapes = [bucket.shape for bucket in schedule.buckets]
     of_epoch = dict.fromkeys(shapes, 0)
     for pattern in (*schedule.patterns, *schedule.rest):
@@ -157,16 +176,16 @@ def test_knapformer_counts_the_tokens_of_all_that_a_replica_packs():
 
 
 def test_what_the_first_epoch_leaves_to_the_next_is_counted():
-    setting = setting_of({Shape(1, 60, 104): 1_001, Shape(5, 60, 104): 333})
-    lockstep = play("lockstep", setting, num_steps=2)
+    scenario = scenario_of({Shape(1, 60, 104): 1_001, Shape(5, 60, 104): 333})
+    lockstep = play("lockstep", scenario, num_steps=2)
     groups = [16 * b.batch for b in lockstep.buckets]
     assert lockstep.carried == 1_001 % groups[0] + 333 % groups[1]
-    assert play("dual", setting, num_steps=2).carried is None
+    assert play("dual", scenario, num_steps=2).carried is None
 
 
 def test_many_replicas_do_not_shrink_the_batches_that_each_draws_for_itself():
     few, many = (
-        batches_by_rule(setting_of(MIXED, num_replicas=n), "equal-token").buckets
+        batches_by_rule(scenario_of(MIXED, num_replicas=n), "equal-token").buckets
         for n in (16, 1_024)
     )
     assert [b.batch for b in few] == [b.batch for b in many]
@@ -180,29 +199,29 @@ def test_lockstep_mixes_least():
 
 
 def test_lockstep_leaves_out_what_has_no_sample_for_each_replica():
-    setting = setting_of({Shape(1, 60, 104): 900, Shape(21, 60, 104): 15})
-    result = play("lockstep", setting, num_steps=5)
+    scenario = scenario_of({Shape(1, 60, 104): 900, Shape(21, 60, 104): 15})
+    result = play("lockstep", scenario, num_steps=5)
     assert [b.shape.frames for b in result.buckets] == [1]
     assert "leaves out 1 shape" in result.note
-    assert play("mixed", setting, num_steps=5).note == ""
+    assert play("mixed", scenario, num_steps=5).note == ""
 
 
 def test_lockstep_of_too_few_samples_is_an_error():
     few = {Shape(1, 60, 104): 15, Shape(5, 60, 104): 15}
     with pytest.raises(InputError, match="no shape has 16 samples"):
-        play("lockstep", setting_of(few), num_steps=5)
+        play("lockstep", scenario_of(few), num_steps=5)
 
 
 def test_an_unknown_policy_is_an_error():
     with pytest.raises(InputError, match="policy 'best': expected some of equal-token"):
-        play("best", setting_of(MIXED), num_steps=5)
+        play("best", scenario_of(MIXED), num_steps=5)
 
 
 def test_a_compute_budget_is_taken_as_given():
-    setting = setting_of(MIXED, headroom=4.0, max_compute_tokens=LONGEST)
-    catalogue = batches_by_rule(setting, "dual-cost")
+    scenario = scenario_of(MIXED, headroom=4.0, max_compute_tokens=LONGEST)
+    catalogue = batches_by_rule(scenario, "dual-cost")
     assert catalogue.budget == pytest.approx(float(WAN_14B.sample(LONGEST)))
-    longest = play("mixed", setting, num_steps=50).seconds.max()
+    longest = play("mixed", scenario, num_steps=50).seconds.max()
     assert longest == pytest.approx(float(WAN_14B(1, LONGEST)), rel=2e-3)
 
 
@@ -224,12 +243,12 @@ def toy_idle(rule, *, headroom: int, exponent: float = 0.0) -> float:
         rule=rule,
         exponent=exponent,
     )
+    memory = TokenMemory(max_tokens=config.max_tokens)
     catalogue = choose_batches(
-        TOY,
+        [memory.limit(shape) for shape in TOY],
         [10**6] * len(TOY),
         config=config,
-        cost_model=WAN_14B,
-        max_batch=lambda shape: config.max_tokens // shape.tokens,
+        cost_model=model_of(WAN_14B),
         num_replicas=16,
     )
     cost = np.array([bucket.cost for bucket in catalogue.buckets])
@@ -257,7 +276,7 @@ def test_whole_sequences_cannot_balance_three_long_clips(image_tokens):
     # Zellige's case, over four replicas. Assumed: 720p for 10 s at 16 fps is 161
     # frames, of which the latent has 41 of 45x80 tokens; images of three sizes, since
     # theirs are not known; the model of 1.3B.
-    cost = analytic_cost(architecture_of(preset("wan2.1-t2v-1.3b")))
+    cost = analytic_law(architecture_of(preset("wan2.1-t2v-1.3b")))
     tokens = [41 * 45 * 80] * 3 + [image_tokens] * 228
     work = [float(cost(1, t)) for t in tokens]
     mean, longest = sum(work) / 4, max(work)

@@ -1,11 +1,19 @@
-"""Data sets that tests write without media."""
+"""Datasets that tests write without media, and what a loader must read from them."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import grain
+import ml_dtypes
+import numpy as np
 import pyarrow.parquet as pq
+import safetensors
 from array_record.python.array_record_module import ArrayRecordWriter
 
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.program import Grid, Program
+from jaxload.balance.schedule import Schedule
 from jaxload.data.manifest import (
     FILE_NAME,
     Entry,
@@ -15,7 +23,8 @@ from jaxload.data.manifest import (
     entry_table,
     write_manifest,
 )
-from jaxload.data.source import open_records
+from jaxload.data.source import HostBatch, open_records
+from jaxload.shapes.shape import Shape
 
 
 def write_dataset(
@@ -42,7 +51,7 @@ def write_dataset(
 
 
 def write_as_one_shard(manifest: Manifest, directory: Path) -> None:
-    """Copies a data set, all its records into one shard."""
+    """Copies a dataset, all its records into one shard."""
     records = open_records(manifest)
     directory.mkdir(parents=True)
     path = directory / "shard-00000.array_record"
@@ -53,3 +62,71 @@ def write_as_one_shard(manifest: Manifest, directory: Path) -> None:
     table = pq.read_table(manifest.directory / FILE_NAME).replace_schema_metadata(None)
     shards = [describe_shard(path, len(manifest))]
     write_manifest(directory, [table], shards, manifest.fingerprint)
+
+
+def make_bucket(shape: Shape, batch: int, num_samples: int) -> Bucket:
+    """Returns a bucket whose cost does not matter."""
+    program = Program(form=Grid.of(shape), batch=batch)
+    return Bucket(program=program, num_samples=num_samples, cost=1.0)
+
+
+def load_record(data: bytes) -> dict[str, np.ndarray]:
+    """Decodes a record with the safetensors library."""
+    return {
+        name: np.frombuffer(tensor["data"], ml_dtypes.bfloat16).reshape(tensor["shape"])
+        for name, tensor in safetensors.deserialize(data)
+    }
+
+
+def read_one_by_one(
+    manifest: Manifest,
+    schedule: Schedule,
+    *,
+    groups: Sequence[Sequence[int]],
+    num_steps: int,
+    num_text_tokens: int,
+) -> Iterator[HostBatch]:
+    """Reads what a schedule names, one record after another.
+
+    Args:
+        manifest: Describes the dataset.
+        schedule: Names the samples of each micro-batch.
+        groups: Replicas that take turns, for each time that the groups run.
+        num_steps: Steps to read, from the first.
+        num_text_tokens: Length that texts are padded or cut to.
+    """
+    paths = [str(manifest.directory / shard.name) for shard in manifest.shards]
+    records = grain.sources.ArrayRecordDataSource(paths)
+    for step in range(num_steps):
+        for together in groups:
+            waiting = [schedule.micro_batches(step, replica) for replica in together]
+            for turn in itertools.zip_longest(*waiting):
+                for replica, micro_batch in zip(together, turn, strict=True):
+                    if micro_batch is None:
+                        continue
+                    shape = schedule.buckets[micro_batch.bucket].shape
+                    rows = manifest.rows_by_shape[shape][micro_batch.members]
+                    decoded = [load_record(records[row]) for row in rows.tolist()]
+                    arrays = _stack(decoded, num_text_tokens) | {"id": rows}
+                    yield HostBatch(step, replica, micro_batch.bucket, arrays)
+
+
+def _stack(
+    records: Sequence[dict[str, np.ndarray]], num_text_tokens: int
+) -> dict[str, np.ndarray]:
+    width = records[0]["text"].shape[1]
+    text = np.zeros((len(records), num_text_tokens, width), ml_dtypes.bfloat16)
+    for padded, record in zip(text, records, strict=True):
+        tokens = record["text"][:num_text_tokens]
+        padded[: len(tokens)] = tokens
+    return {"latent": np.stack([record["latent"] for record in records]), "text": text}
+
+
+def assert_same(found: Iterable[HostBatch], expected: Iterable[HostBatch]) -> None:
+    """Compares micro-batches: who runs them when, their arrays, bit by bit."""
+    for one, two in zip(found, expected, strict=True):
+        assert one[:-1] == two[:-1]
+        assert one.arrays.keys() == two.arrays.keys()
+        for name, array in one.arrays.items():
+            assert array.dtype == two.arrays[name].dtype
+            np.testing.assert_array_equal(array, two.arrays[name])

@@ -3,61 +3,70 @@
 import dataclasses
 import re
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import grain
-import ml_dtypes
 import numpy as np
 import pytest
-import safetensors
 
-from jaxload.balance.bucket import Bucket
-from jaxload.balance.schedule import Lockstep
+from jaxload.balance.schedule import Lockstep, Schedule
 from jaxload.config import Config
+from jaxload.data.config import DataConfig
 from jaxload.data.manifest import Entry, Manifest, read_manifest
 from jaxload.data.record import Record, encode_record
-from jaxload.data.source import Batch, DataConfig, MicroBatchSource
+from jaxload.data.source import HostBatch, MicroBatchSource
 from jaxload.errors import InputError
-from jaxload.planning.planner import plan_run, token_limit
 from jaxload.shapes.shape import Shape
-from tests.data.datasets import write_as_one_shard, write_dataset
+from tests.data.datasets import (
+    load_record,
+    make_bucket,
+    write_as_one_shard,
+    write_dataset,
+)
+
+NUM_STEPS = 30
 
 
-def make_schedule(config: Config, manifest: Manifest, *, num_replicas=1) -> Lockstep:
-    plan = plan_run(
-        config,
-        manifest,
-        token_limit(config.balance.max_tokens),
-        num_replicas=num_replicas,
-    )
-    return Lockstep(
-        buckets=plan.buckets, seed=0, num_replicas=num_replicas, accumulate=1
-    )
+@pytest.fixture(scope="module")
+def schedule(schedule_of: Callable[..., Lockstep]) -> Lockstep:
+    return schedule_of()
 
 
-def make_source(config, manifest, schedule, replicas=(0,)) -> MicroBatchSource:
+def make_source(
+    config: Config,
+    manifest: Manifest,
+    schedule: Schedule,
+    *,
+    replicas: Sequence[int] = (0,),
+    num_at_once: int = 1,
+) -> MicroBatchSource:
     return MicroBatchSource(
         manifest,
         schedule,
         replicas=replicas,
-        num_micro_steps=30,
+        num_at_once=num_at_once,
+        num_steps=NUM_STEPS,
         num_text_tokens=config.model.num_text_tokens,
     )
 
 
-def read_all(source: MicroBatchSource) -> list[Batch]:
-    return [source[i] for i in range(len(source))]
+def read_all(source: MicroBatchSource) -> list[HostBatch]:
+    """Reads all elements, except those that are None."""
+    batches = [source[i] for i in range(len(source))]
+    return [batch for batch in batches if batch is not None]
 
 
 @pytest.fixture
-def source(debug_config: Config, debug_manifest: Manifest) -> MicroBatchSource:
-    schedule = make_schedule(debug_config, debug_manifest)
+def source(
+    debug_config: Config, debug_manifest: Manifest, schedule: Lockstep
+) -> MicroBatchSource:
     return make_source(debug_config, debug_manifest, schedule)
 
 
 @pytest.fixture
 def copied(debug_manifest: Manifest, tmp_path: Path) -> Manifest:
-    """The debug data set, in one shard that may be damaged."""
+    """The debug dataset, in one shard that may be damaged."""
     write_as_one_shard(debug_manifest, tmp_path / "set")
     return dataclasses.replace(
         debug_manifest,
@@ -73,25 +82,19 @@ def copied(debug_manifest: Manifest, tmp_path: Path) -> Manifest:
 
 
 def test_element_i_is_what_the_schedule_names(
-    debug_config: Config, debug_manifest: Manifest, source: MicroBatchSource
+    debug_manifest: Manifest, schedule: Lockstep, source: MicroBatchSource
 ):
-    schedule = make_schedule(debug_config, debug_manifest)
-    for i in range(len(source)):
-        batch, micro = source[i], schedule.micro_batch(i, 0)
+    batches = read_all(source)
+    assert len(batches) == len(source) == NUM_STEPS
+    for i, batch in enumerate(batches):
+        micro = schedule.micro_batch(i, 0)
+        assert batch[:-1] == (i, 0, micro.bucket)
         bucket = schedule.buckets[micro.bucket]
         rows = debug_manifest.rows_by_shape[bucket.shape][micro.members]
-        np.testing.assert_array_equal(batch["id"], rows)
+        np.testing.assert_array_equal(batch.arrays["id"], rows)
         shape = bucket.shape
         size = (bucket.batch, shape.frames, shape.height, shape.width, 16)
-        assert batch["latent"].shape == size
-
-
-def load_record(data: bytes) -> dict[str, np.ndarray]:
-    """Reads a record with the safetensors library."""
-    return {
-        name: np.frombuffer(tensor["data"], ml_dtypes.bfloat16).reshape(tensor["shape"])
-        for name, tensor in safetensors.deserialize(data)
-    }
+        assert batch.arrays["latent"].shape == size
 
 
 def test_leaves_hold_the_records(
@@ -100,44 +103,100 @@ def test_leaves_hold_the_records(
     # Read by others: ArrayRecord's source, and the safetensors library.
     paths = [str(debug_manifest.directory / s.name) for s in debug_manifest.shards]
     records = grain.sources.ArrayRecordDataSource(paths)
-    batch = source[3]
-    assert batch["text"].shape[1] == debug_config.model.num_text_tokens
-    for i, row in enumerate(batch["id"].tolist()):
+    arrays = read_all(source)[3].arrays
+    assert arrays["text"].shape[1] == debug_config.model.num_text_tokens
+    for i, row in enumerate(arrays["id"].tolist()):
         record = load_record(records[row])
-        np.testing.assert_array_equal(batch["latent"][i], record["latent"])
+        np.testing.assert_array_equal(arrays["latent"][i], record["latent"])
         count = len(record["text"])
-        np.testing.assert_array_equal(batch["text"][i, :count], record["text"])
-        assert not batch["text"][i, count:].any()
+        np.testing.assert_array_equal(arrays["text"][i, :count], record["text"])
+        assert not arrays["text"][i, count:].any()
 
 
-def test_longer_text_is_cut(debug_config: Config, debug_manifest: Manifest):
-    schedule = make_schedule(debug_config, debug_manifest)
+def test_longer_text_is_cut(
+    debug_manifest: Manifest, schedule: Lockstep, source: MicroBatchSource
+):
     cut = MicroBatchSource(
-        debug_manifest, schedule, replicas=[0], num_micro_steps=1, num_text_tokens=3
-    )[0]
-    whole = make_source(debug_config, debug_manifest, schedule)[0]
-    np.testing.assert_array_equal(cut["text"], whole["text"][:, :3])
+        debug_manifest,
+        schedule,
+        replicas=[0],
+        num_at_once=1,
+        num_steps=1,
+        num_text_tokens=3,
+    )
+    found, whole = read_all(cut)[0], read_all(source)[0]
+    np.testing.assert_array_equal(found.arrays["text"], whole.arrays["text"][:, :3])
+
+
+@pytest.mark.parametrize(
+    ("num_at_once", "replicas"),
+    [
+        (1, [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]),
+        (2, [0, 1, 0, 1, 0, 1, 2, 3, 2, 3, 2, 3]),
+        (4, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]),
+    ],
+)
+def test_replicas_that_run_at_the_same_time_take_turns(
+    debug_config: Config,
+    debug_manifest: Manifest,
+    schedule_of: Callable[..., Lockstep],
+    num_at_once: int,
+    replicas: list[int],
+):
+    schedule = schedule_of(num_replicas=4, accumulate=3)
+    source = make_source(
+        debug_config,
+        debug_manifest,
+        schedule,
+        replicas=range(4),
+        num_at_once=num_at_once,
+    )
+    assert source.elements_per_step == 12
+    batches = read_all(source)
+    assert [batch.replica for batch in batches] == NUM_STEPS * replicas
+    assert [batch.step for batch in batches] == np.arange(NUM_STEPS).repeat(12).tolist()
+    for replica in range(4):
+        of_replica = [batch for batch in batches if batch.replica == replica]
+        for micro_step, batch in enumerate(of_replica):
+            micro = schedule.micro_batch(micro_step, replica)
+            assert batch.bucket == micro.bucket
+            shape = schedule.buckets[micro.bucket].shape
+            rows = debug_manifest.rows_by_shape[shape][micro.members]
+            np.testing.assert_array_equal(batch.arrays["id"], rows)
 
 
 def test_hosts_together_read_the_global_batch(
-    debug_config: Config, debug_manifest: Manifest
+    debug_config: Config,
+    debug_manifest: Manifest,
+    schedule_of: Callable[..., Lockstep],
 ):
-    schedule = make_schedule(debug_config, debug_manifest, num_replicas=4)
-    whole = make_source(debug_config, debug_manifest, schedule, (0, 1, 2, 3))
-    halves = [
-        make_source(debug_config, debug_manifest, schedule, replicas)
-        for replicas in ((0, 1), (2, 3))
-    ]
-    for i in range(6):
-        ids = np.concatenate([half[i]["id"] for half in halves])
-        np.testing.assert_array_equal(ids, whole[i]["id"])
+    schedule = schedule_of(num_replicas=4)
+
+    def read(replicas: Sequence[int]) -> dict[tuple[int, int], list[int]]:
+        source = make_source(
+            debug_config,
+            debug_manifest,
+            schedule,
+            replicas=replicas,
+            num_at_once=len(replicas),
+        )
+        return {(b.step, b.replica): b.arrays["id"].tolist() for b in read_all(source)}
+
+    whole = read([0, 1, 2, 3])
+    assert len(whole) == 4 * NUM_STEPS
+    assert read([0, 1]) | read([2, 3]) == whole
 
 
 def test_a_host_opens_only_shards_that_it_needs(
-    debug_config: Config, debug_manifest: Manifest, tmp_path: Path
+    debug_config: Config,
+    debug_manifest: Manifest,
+    schedule: Lockstep,
+    source: MicroBatchSource,
+    tmp_path: Path,
 ):
-    schedule = make_schedule(debug_config, debug_manifest)
-    rows = make_source(debug_config, debug_manifest, schedule)[0]["id"].tolist()
+    first = source[0]
+    assert first is not None
+    rows = first.arrays["id"].tolist()
     shutil.copytree(debug_manifest.directory, tmp_path / "set")
     there = dataclasses.replace(debug_manifest, directory=tmp_path / "set")
     needed = {there.locate(row).split(",")[0] for row in rows}
@@ -145,12 +204,14 @@ def test_a_host_opens_only_shards_that_it_needs(
         path = there.directory / shard.name
         if str(path) not in needed:
             path.unlink()
-    source = make_source(debug_config, there, schedule)
-    np.testing.assert_array_equal(source[0]["id"], rows)
+    again = make_source(debug_config, there, schedule)[0]
+    assert again is not None
+    np.testing.assert_array_equal(again.arrays["id"], rows)
 
 
-def test_a_record_of_another_shape_is_named(debug_config: Config, copied: Manifest):
-    schedule = make_schedule(debug_config, copied)
+def test_a_record_of_another_shape_is_named(
+    debug_config: Config, copied: Manifest, schedule: Lockstep
+):
     shapes = list(copied.rows_by_shape)
     rows = {
         shape: np.resize(copied.rows_by_shape[other], len(copied.rows_by_shape[shape]))
@@ -170,15 +231,16 @@ def test_text_of_another_width_is_named(debug_config: Config, tmp_path: Path):
         entry = Entry(id=str(i), source="", caption="", text_tokens=3, shape=shape)
         samples.append((entry, encode_record(record)))
     write_dataset(tmp_path / "set", samples)
-    bucket = Bucket(shape=shape, batch=3, num_samples=3, cost=1.0)
-    schedule = Lockstep(buckets=(bucket,), seed=0, num_replicas=1, accumulate=1)
+    buckets = (make_bucket(shape, batch=3, num_samples=3),)
+    schedule = Lockstep(buckets=buckets, seed=0, num_replicas=1, accumulate=1)
     source = make_source(debug_config, read_manifest(tmp_path / "set"), schedule)
     with pytest.raises(InputError, match=r"record \d: .*text of width \d, got .* \d;"):
         read_all(source)
 
 
-def test_a_row_that_points_nowhere_is_named(debug_config: Config, copied: Manifest):
-    schedule = make_schedule(debug_config, copied)
+def test_a_row_that_points_nowhere_is_named(
+    debug_config: Config, copied: Manifest, schedule: Lockstep
+):
     whole = copied.shards[0]
     path = copied.directory / whole.name
     claimed = dataclasses.replace(whole, num_records=whole.num_records + 5)
@@ -194,16 +256,19 @@ def test_a_row_that_points_nowhere_is_named(debug_config: Config, copied: Manife
         read_all(source)
 
 
-def test_a_missing_shard_is_named(debug_config: Config, copied: Manifest):
-    source = make_source(debug_config, copied, make_schedule(debug_config, copied))
+def test_a_missing_shard_is_named(
+    debug_config: Config, copied: Manifest, schedule: Lockstep
+):
+    source = make_source(debug_config, copied, schedule)
     (copied.directory / copied.shards[0].name).unlink()
     with pytest.raises(InputError, match=r"shard-00000.*record \d+: cannot be read"):
         read_all(source)
 
 
-def test_a_flipped_byte_never_goes_unnoticed(debug_config: Config, copied: Manifest):
+def test_a_flipped_byte_never_goes_unnoticed(
+    debug_config: Config, copied: Manifest, schedule: Lockstep
+):
     """Each byte of a shard that is flipped is an error, or changes nothing at all."""
-    schedule = make_schedule(debug_config, copied)
     path = copied.directory / copied.shards[0].name
     good, errors = path.read_bytes(), []
     expected = read_all(make_source(debug_config, copied, schedule))
@@ -217,8 +282,8 @@ def test_a_flipped_byte_never_goes_unnoticed(debug_config: Config, copied: Manif
             errors.append(str(error))
             continue
         for one, two in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one["latent"], two["latent"])
-            np.testing.assert_array_equal(one["text"], two["text"])
+            np.testing.assert_array_equal(one.arrays["latent"], two.arrays["latent"])
+            np.testing.assert_array_equal(one.arrays["text"], two.arrays["text"])
     assert len(errors) > 10
     assert all(re.search(rf"{path}, record \d+: cannot be", e) for e in errors)
 

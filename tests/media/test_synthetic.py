@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 
 from jaxload.errors import InputError
+from jaxload.media.config import SyntheticConfig
 from jaxload.media.frames import read_frames
-from jaxload.media.synthetic import (
-    Scene,
-    SyntheticConfig,
-    draw_media,
-    random_scene,
-)
+from jaxload.media.synthetic import Scene, draw_media, random_scene
 from jaxload.media.walking import list_media
 
 CONFIG = SyntheticConfig(num_samples=40, clips=("1x32x32", "9x32x48"))

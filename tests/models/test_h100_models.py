@@ -25,8 +25,9 @@ def tools():
 
 @pytest.fixture(scope="module", params=h100.CASES)
 def finding(request: pytest.FixtureRequest) -> h100.Finding:
-    config = preset(h100.CASES[request.param].preset)
-    return h100.measure(request.param, config.remat)
+    remat = preset(h100.CASES[request.param].preset).remat
+    assert remat != "auto"
+    return h100.measure(request.param, remat)
 
 
 def test_it_fits_in_the_card(finding: h100.Finding):
@@ -53,20 +54,28 @@ def test_attention_runs_on_the_sample_of_its_device(finding: h100.Finding):
     assert finding.attention == [f"bf16[1,{heads},32760,128]"] * 3
 
 
-def test_layers_are_gathered_one_at_a_time(finding: h100.Finding):
+def test_within_a_group_weights_are_gathered_and_gradients_scattered(
+    finding: h100.Finding,
+):
     config = preset(h100.CASES[finding.case].preset)
     assert config.kind == "wan"
     if h100.CASES[finding.case].num_devices == 1:
-        assert finding.gathers == []
+        assert finding.collectives == {}
         return
-    assert f"{config.width},{config.mlp_width}" in finding.gathers
-    stacked = [
-        shape for shape in finding.gathers if shape.startswith(f"{config.depth},")
-    ]
-    assert stacked == []
+    gathered = finding.collectives["all-gather"]
+    # Layer by layer: never the stacked parameters of all layers.
+    assert f"{config.width},{config.mlp_width}" in gathered
+    assert not [s for s in gathered if s.startswith(f"{config.depth},")]
+    scattered = finding.collectives["reduce-scatter"]
+    rows = config.width // h100.CASES[finding.case].num_devices
+    assert any(s.endswith(f"{rows},{config.mlp_width}") for s in scattered)
+    # Only vectors and scalars are reduced to all devices, never a matrix of a block.
+    matrices = {f"{config.width},{config.width}", f"{config.width},{config.mlp_width}"}
+    reduced = finding.collectives.get("all-reduce", [])
+    assert not [s for s in reduced if any(s.endswith(m) for m in matrices)], reduced
 
 
 def test_the_update_gathers_nothing(finding: h100.Finding):
     # Each device updates what it holds; they agree on the norm of the gradients.
-    assert finding.update_gathers == []
+    assert "all-gather" not in finding.update_collectives
     assert finding.update < finding.micro_step

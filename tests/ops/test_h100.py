@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import h100
+from jaxload import targets
 from jaxload.ops import _ffi
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -33,7 +34,7 @@ for device in targets.H100.devices(8):
 
 def test_devices_are_as_many_as_asked_for():
     devices = h100.run_python("-c", DEVICES).splitlines()
-    assert devices == [f"gpu H100 {i}" for i in range(8)]
+    assert devices == [f"gpu {targets.H100.device_kind} {i}" for i in range(8)]
 
 
 SHARDED = f"""

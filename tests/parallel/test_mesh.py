@@ -1,35 +1,59 @@
 """Tests of jaxload.parallel.mesh."""
 
+import math
+
 import jax
-import numpy as np
+import pytest
 
-from jaxload.parallel.mesh import (
-    batch_sharded,
-    local_replicas,
-    place_batch,
-    replica_mesh,
-    replicated,
+from jaxload.errors import InputError
+from jaxload.parallel.config import MeshConfig
+from jaxload.parallel.mesh import MESH_AXES, make_mesh, resolve
+
+
+@pytest.mark.parametrize(
+    ("config", "num_devices", "replica"),
+    [
+        (MeshConfig(), 2, 2),
+        (MeshConfig(fsdp=8), 8, 1),
+        (MeshConfig(fsdp=4), 8, 2),
+        (MeshConfig(fsdp=4, tensor=2), 16, 2),
+        (MeshConfig(replica=3, tensor=2), 6, 3),
+    ],
 )
+def test_the_groups_are_what_is_left(config: MeshConfig, num_devices: int, replica):
+    assert resolve(config, num_devices) == MeshConfig(
+        replica=replica, fsdp=config.fsdp, tensor=config.tensor
+    )
 
 
-def test_every_device_is_a_replica():
-    mesh = replica_mesh()
-    assert mesh.size == jax.device_count() == 2
-    assert local_replicas(mesh) == [0, 1]
+@pytest.mark.parametrize(
+    ("config", "num_devices", "message"),
+    [
+        (MeshConfig(fsdp=3), 8, "mesh.replica=2 mesh.fsdp=4 mesh.tensor=1"),
+        (MeshConfig(fsdp=16), 8, "mesh.replica=1 mesh.fsdp=8 mesh.tensor=1"),
+        (MeshConfig(replica=3), 8, "mesh.replica=8 mesh.fsdp=1 mesh.tensor=1"),
+        (MeshConfig(fsdp=4, tensor=4), 8, r"mesh.replica=1 mesh.fsdp=\d mesh.tensor"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_refused_with_the_nearest(
+    config: MeshConfig, num_devices: int, message: str
+):
+    with pytest.raises(InputError, match=rf"{num_devices} devices.*{message}") as error:
+        resolve(config, num_devices)
+    # What is named works.
+    named = str(error.value).split("works is ")[1].split()
+    sizes = {n.split("=")[0].removeprefix("mesh."): int(n.split("=")[1]) for n in named}
+    assert math.prod(sizes.values()) == num_devices
+    assert resolve(MeshConfig(**sizes), num_devices) == MeshConfig(**sizes)
 
 
-def test_each_replica_gets_its_micro_batch():
-    mesh = replica_mesh()
-    rows = np.arange(12, dtype=np.float32).reshape(6, 2)
-    placed = place_batch({"latent": rows}, mesh)["latent"]
-    assert placed.sharding == batch_sharded(mesh)
-    for shard, expected in zip(
-        placed.addressable_shards, (rows[:3], rows[3:]), strict=True
-    ):
-        np.testing.assert_array_equal(shard.data, expected)
+def test_a_mesh_has_all_axes():
+    mesh = make_mesh(jax.devices(), tensor=2)
+    assert mesh.axis_names == MESH_AXES
+    assert dict(mesh.shape) == {"replica": 1, "fsdp": 1, "tensor": 2}
 
 
-def test_replicated_is_whole_everywhere():
-    mesh = replica_mesh()
-    placed = jax.device_put(np.arange(3), replicated(mesh))
-    assert all(shard.data.shape == (3,) for shard in placed.addressable_shards)
+@pytest.mark.parametrize("field", ["replica", "fsdp", "tensor"])
+def test_sizes_below_one_are_refused(field: str):
+    with pytest.raises(InputError, match=rf"mesh.{field}=0: expected 1 or more"):
+        MeshConfig(**{field: 0})

@@ -1,23 +1,135 @@
-"""Tests of jaxload.planning.costs, with a clock that is made up."""
+"""Tests of jaxload.planning.costs and timing, with a clock that is made up."""
 
-import io
+import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from jaxload.balance.regression import Timing
-from jaxload.planning import costs as measuring
+from jaxload.balance.program import REMATS, Grid, Program
+from jaxload.balance.regression import CostFit, Timing, fit_costs
+from jaxload.config import Config, override_all
+from jaxload.errors import InputError
+from jaxload.planning import timing
+from jaxload.planning.analytic_cost import analytic_cost
+from jaxload.planning.costs import make_cost_model
+from jaxload.runs.setup import this_placement, trainer_of
+from jaxload.training.lowering import Lowering
+
+QUIET = Console(quiet=True)
 
 
-def test_measured_costs_are_fitted_and_named(monkeypatch, debug_config):
-    timings = [
-        Timing(batch=b, tokens=s, seconds=0.001 + 1e-5 * b * s + 1e-8 * b * s * s)
-        for s in (16, 32, 64)
-        for b in (1, 2, 4)
-    ]
-    monkeypatch.setattr(measuring, "measure_steps", lambda *args, **kwargs: timings)
-    cost = measuring.measured_fit(
-        debug_config, seconds=1.0, console=Console(file=io.StringIO())
-    ).cost
-    assert cost(3, 48) == pytest.approx(0.001 + 3 * (48e-5 + 48**2 * 1e-8), rel=1e-3)
-    assert cost.source.startswith("fitted to 9 micro-steps on 2 x")
+def seconds(batch: int, tokens: int) -> float:
+    return 0.001 + batch * (1e-5 * tokens + 1e-8 * tokens**2)
+
+
+TIMINGS = [
+    Timing(batch=b, tokens=s, seconds=seconds(b, s))
+    for s in (16, 32, 64)
+    for b in (1, 2, 4)
+]
+
+
+@pytest.fixture
+def lowering(debug_config: Config) -> Lowering:
+    return Lowering(trainer_of(debug_config), this_placement(debug_config))
+
+
+def test_measured_costs_are_regressed_and_named(
+    monkeypatch: pytest.MonkeyPatch, debug_config: Config, lowering: Lowering
+):
+    monkeypatch.setattr(timing, "measure_steps", lambda *_, **__: TIMINGS)
+    fit = timing.measure_costs(debug_config, lowering, seconds=1.0, console=QUIET)
+    assert fit.cost(3, 48) == pytest.approx(seconds(3, 48), rel=1e-3)
+    assert fit.source.startswith("regressed from 9 micro-steps on 1 x")
+    assert fit.remat == "none"
+
+
+@pytest.mark.parametrize("costs", ["measure", "file"])
+def test_measured_costs_price_every_policy(
+    monkeypatch: pytest.MonkeyPatch,
+    debug_config: Config,
+    lowering: Lowering,
+    tmp_path: Path,
+    costs: str,
+):
+    def measure(config: Config, given: Lowering, **options: object) -> CostFit:
+        assert options["seconds"] == 12.5
+        assert given is lowering
+        return fit_costs(TIMINGS, source="measured once", remat="attention")
+
+    monkeypatch.setattr("jaxload.planning.costs.measure_costs", measure)
+    assignments = ["balance.costs=measure", "balance.measure_seconds=12.5"]
+    if costs == "file":
+        path = tmp_path / "fit.json"
+        fit = fit_costs(TIMINGS, source="measured once", remat="attention")
+        path.write_text(json.dumps(fit.to_dict()))
+        assignments = [f"balance.costs={path}"]
+    config = override_all(debug_config, assignments)
+    model = make_cost_model(config, QUIET, lowering)
+    assert (model.unit, model.source) == ("s", "measured once")
+
+    costs_of = {
+        remat: model(Program(form=Grid(4, 8, 8), batch=3, remat=remat))
+        for remat in REMATS
+    }
+    # As measured with the policy that was timed; others by their share of the FLOPs.
+    assert costs_of["attention"] == pytest.approx(seconds(3, 64), rel=1e-6)
+    assert costs_of["none"] <= costs_of["attention"] < costs_of["full"]
+    analytic = analytic_cost(config.model)
+    for term in ("per_token", "per_token_squared"):
+        measured, counted = (
+            [
+                getattr(m.laws[r], term) / getattr(m.laws["attention"], term)
+                for r in REMATS
+            ]
+            for m in (model, analytic)
+        )
+        assert measured == pytest.approx(counted)
+        assert len(set(counted)) > 1
+
+
+def test_costs_are_analytic_unless_others_are_named(debug_config: Config):
+    model = make_cost_model(debug_config, QUIET, None)
+    assert model == analytic_cost(debug_config.model)
+    assert model.source.startswith("analytic: ")
+
+
+def error_of(config: Config, lowering: Lowering | None) -> str:
+    with pytest.raises(InputError) as error:
+        make_cost_model(config, QUIET, lowering)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_target_cannot_be_timed(debug_config: Config):
+    config = override_all(debug_config, ["balance.costs=measure"])
+    message = error_of(config, None)
+    assert message.startswith("balance.costs=measure: the plan is for a target")
+    assert "jaxload.calibrate" in message
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (lambda path: None, "cannot be read (No such file or directory)"),
+        (lambda path: path.mkdir(), "cannot be read (Is a directory)"),
+        (lambda path: path.write_text("{"), "not JSON"),
+        (lambda path: path.write_text("[]"), "not a cost fit"),
+        (lambda path: path.write_text('{"format": 1}'), "format 1, expected 2"),
+    ],
+)
+def test_a_file_that_is_no_fit_is_one_line(
+    debug_config: Config,
+    tmp_path: Path,
+    write: Callable[[Path], object],
+    message: str,
+):
+    path = tmp_path / "fit.json"
+    write(path)
+    config = override_all(debug_config, [f"balance.costs={path}"])
+    found = error_of(config, None)
+    assert found.startswith(f"fit {path}: ")
+    assert message in found
+    assert "jaxload.calibrate" in found

@@ -1,72 +1,237 @@
 """Tests of jaxload.planning.memory, with a compiler that is made up."""
 
 import dataclasses
-import io
 
 import pytest
 from rich.console import Console
 
-from jaxload.balance.memory import MemoryLine, MemoryModel
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.config import BalanceConfig
+from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
 from jaxload.config import Config
 from jaxload.errors import InputError
-from jaxload.planning import memory as memory_limit
+from jaxload.parallel.config import MeshConfig
+from jaxload.planning.analytic_cost import analytic_cost
+from jaxload.planning.footprint import OTHERS, SAMPLE, UPDATE
+from jaxload.planning.memory import CompiledMemory, TokenMemory, remats_to_try
+from jaxload.planning.plan import Plan
+from jaxload.planning.planner import Planner
+from jaxload.planning.samples import Samples
+from jaxload.shapes.cover import cover_exactly
 from jaxload.shapes.shape import Shape
+from tests.planning.fake_compiler import FIXED, FakeCompiler, line
 
-SHAPE = Shape(1, 8, 8)
-
-
-def confirmed(monkeypatch, config: Config, plan_of, bytes_of) -> tuple:
-    """Plans one shape whose line says 10 bytes a sample; `bytes_of` is the truth."""
-    tried = []
-
-    def confirm(config, shape, batch, mesh, line):
-        tried.append(batch)
-        return line.bytes(batch), bytes_of(batch)
-
-    def make(memory):
-        plan = plan_of({SHAPE: 1_000})
-        (bucket,) = plan.buckets
-        batch = memory.max_batch(SHAPE)
-        return dataclasses.replace(
-            plan, buckets=(dataclasses.replace(bucket, batch=batch),)
-        )
-
-    monkeypatch.setattr(memory_limit, "confirm", confirm)
-    balance = dataclasses.replace(config.balance, max_bytes=300, max_tokens=10_000)
-    config = dataclasses.replace(config, balance=balance)
-    line = MemoryLine(fixed=100.0, per_sample=10.0, source="made up")
-    model = MemoryModel({SHAPE: line})
-    quiet = Console(file=io.StringIO())
-    return memory_limit.confirmed_plan(config, model, make, quiet), tried
+# 4, 16, 32, 64 and 128 tokens.
+SHAPES = tuple(Shape(f, 4, 4) for f in (1, 4, 8, 16, 32))
 
 
-def test_a_batch_that_is_as_large_as_predicted_stays(
-    monkeypatch, debug_config, plan_of
-):
-    plan, tried = confirmed(monkeypatch, debug_config, plan_of, lambda b: 100 + 10 * b)
-    assert (plan.buckets[0].batch, plan.buckets[0].num_bytes, tried) == (20, 300, [20])
-
-
-def test_a_batch_that_is_larger_than_predicted_is_lowered(
-    monkeypatch, debug_config, plan_of
-):
-    # The line breaks above 12 samples.
-    plan, tried = confirmed(
-        monkeypatch,
-        debug_config,
-        plan_of,
-        lambda b: 100 + 10 * b + 20 * max(0, b - 12),
+def make_memory(
+    compiler: FakeCompiler,
+    budget: int,
+    *,
+    remats: tuple[Remat, ...] = ("none",),
+    layout: Layout | None = None,
+    config: BalanceConfig | None = None,
+) -> CompiledMemory:
+    return CompiledMemory(
+        compiler,
+        config or BalanceConfig(),
+        budget=budget,
+        layout=layout or Layout(),
+        remats=remats,
+        console=Console(quiet=True),
     )
-    assert plan.buckets[0].num_bytes <= 300
-    assert 1 < plan.buckets[0].batch < 20
-    assert len(tried) == len(set(tried)) <= 3
 
 
-def test_one_sample_that_is_too_large_is_flagged(monkeypatch, debug_config, plan_of):
-    plan, _ = confirmed(monkeypatch, debug_config, plan_of, lambda b: 1_000 + 99 * b)
-    assert (plan.buckets[0].batch, plan.buckets[0].over_budget) == (1, True)
+def make_plan(
+    config: Config, memory: CompiledMemory, shapes: tuple[Shape, ...]
+) -> Plan:
+    """Plans a thousand samples of each shape; batches fill the memory."""
+    balance = BalanceConfig(rule="equal-token")
+    config = dataclasses.replace(config, balance=balance)
+    cover = cover_exactly(dict.fromkeys(shapes, 1_000), max_shapes=9, min_samples=1)
+    return Planner(
+        config,
+        Samples(cover=cover, dataset="0123456789abcdef", rules=None),
+        analytic_cost(config.model),
+        memory,
+        MeshConfig(replica=1),
+        num_replicas=1,
+        target="fake",
+    ).plan()
 
 
-def test_memory_that_never_settles_is_an_error(monkeypatch, debug_config, plan_of):
-    with pytest.raises(InputError, match=r"balance.max_bytes=300: no batch sizes"):
-        confirmed(monkeypatch, debug_config, plan_of, lambda b: 301)
+# --- Compiles ---
+
+
+@pytest.mark.parametrize("num_shapes", [1, 2, 5])
+def test_at_most_three_programs_are_compiled_per_bucket(
+    debug_config: Config, num_shapes: int
+):
+    compiler = FakeCompiler()
+    shapes = SHAPES[:num_shapes]
+    plan = make_plan(debug_config, make_memory(compiler, 10_000), shapes)
+    assert [bucket.shape for bucket in plan.buckets] == list(shapes)
+    assert len(compiler.programs) <= 3 * len(plan.buckets)
+    assert len(set(compiler.compiled)) == len(compiler.compiled)
+    assert set(OTHERS) <= set(compiler.compiled)
+    for bucket in plan.buckets:  # The largest batch, and what it was confirmed to take.
+        assert bucket.num_bytes == line(bucket.program) <= 10_000
+        assert line(bucket.program.resized(bucket.batch + 1)) > 10_000
+
+
+def test_bytes_say_what_they_were_compiled_for(debug_config: Config):
+    memory = make_memory(FakeCompiler(), 10_000)
+    plan = make_plan(debug_config, memory, SHAPES[:1])
+    assert plan.sources["memory"].startswith("10,000 bytes of each device")
+    assert "compiled for fake" in plan.sources["memory"]
+    assert memory.others == {UPDATE: 900, SAMPLE: 800}
+
+
+# --- Remat ---
+
+
+def test_auto_takes_the_fastest_policy_that_fits_by_bucket(debug_config: Config):
+    compiler = FakeCompiler()
+    memory = make_memory(compiler, FIXED + 325, remats=REMATS)
+    plan = make_plan(debug_config, memory, SHAPES)
+    assert {b.tokens: (b.program.remat, b.batch) for b in plan.buckets} == {
+        4: ("none", 8),
+        16: ("none", 2),
+        32: ("none", 1),
+        64: ("attention", 1),
+        128: ("full", 1),
+    }
+    assert not any(bucket.over_budget for bucket in plan.buckets)
+    # Slower policies are compiled only for what does not fit with a faster one.
+    tried = {(program.remat, program.tokens) for program in compiler.programs}
+    assert ("attention", 4) not in tried
+    assert ("full", 64) not in tried
+    assert len(set(compiler.compiled)) == len(compiler.compiled)
+
+
+def test_a_given_policy_is_the_only_one_tried(debug_config: Config):
+    assert remats_to_try("auto") == REMATS
+    assert remats_to_try("attention") == ("attention",)
+    compiler = FakeCompiler()
+    make_plan(
+        debug_config,
+        make_memory(compiler, 10_000, remats=remats_to_try("attention")),
+        SHAPES,
+    )
+    assert {program.remat for program in compiler.programs} == {"attention"}
+
+
+def test_a_shape_too_large_for_all_is_over_budget(debug_config: Config):
+    memory = make_memory(FakeCompiler(), FIXED + 200, remats=REMATS)
+    *others, longest = make_plan(debug_config, memory, SHAPES).buckets
+    assert (longest.batch, longest.program.remat) == (1, "full")
+    assert longest.over_budget
+    assert longest.num_bytes == FIXED + 2 * 128
+    assert not any(bucket.over_budget for bucket in others)
+
+
+def test_a_budget_for_no_shape_is_one_line(debug_config: Config):
+    memory = make_memory(FakeCompiler(), FIXED + 1, remats=REMATS)
+    message = "balance.max_bytes=.*: not one sample of 1x4x4, 4 tokens, fits"
+    with pytest.raises(InputError, match=message) as error:
+        make_plan(debug_config, memory, SHAPES)
+    assert "\n" not in str(error.value)
+
+
+# --- Programs that turn out larger than regressed ---
+
+
+def test_a_batch_that_turns_out_larger_is_lowered(debug_config: Config):
+    def bends(program: Program) -> int:
+        return line(program) + 80 * max(0, program.batch - 12)
+
+    compiler = FakeCompiler(bends)
+    memory = make_memory(compiler, FIXED + 800)
+    (bucket,) = make_plan(debug_config, memory, SHAPES[:1]).buckets
+    assert bucket.num_bytes == bends(bucket.program) <= FIXED + 800
+    assert 6 < bucket.batch < 20
+    assert not bucket.over_budget
+    assert len(compiler.programs) <= 5
+
+
+def test_one_unit_that_turns_out_too_large_gets_the_next_policy(debug_config: Config):
+    def surprising(program: Program) -> int:
+        """The length in the middle, which is not probed, takes more than the law."""
+        more = 5_000 if (program.tokens, program.remat) == (32, "none") else 0
+        return line(program) + more
+
+    memory = make_memory(FakeCompiler(surprising), FIXED + 1_285, remats=REMATS)
+    plan = make_plan(debug_config, memory, (SHAPES[0], SHAPES[2], SHAPES[4]))
+    assert {b.tokens: (b.program.remat, b.batch) for b in plan.buckets} == {
+        4: ("none", 32),
+        32: ("attention", 8),  # Not the one sample that its first policy came down to.
+        128: ("none", 1),
+    }
+    assert not any(bucket.over_budget for bucket in plan.buckets)
+
+
+def test_one_unit_too_large_for_the_last_policy_is_flagged(debug_config: Config):
+    def surprising(program: Program) -> int:
+        return line(program) + 5_000 * (program.tokens == 32)
+
+    memory = make_memory(FakeCompiler(surprising), FIXED + 1_285)
+    plan = make_plan(debug_config, memory, (SHAPES[0], SHAPES[2], SHAPES[4]))
+    assert [b.over_budget for b in plan.buckets] == [False, True, False]
+    assert plan.buckets[1].batch == 1
+
+
+def test_memory_that_never_settles_is_one_line(debug_config: Config):
+    def never(program: Program) -> int:
+        return line(program) if program.batch <= 2 else FIXED + 801
+
+    memory = make_memory(FakeCompiler(never), FIXED + 800)
+    message = "no batch sizes found within 1,800 bytes of each device.* in 4 rounds"
+    with pytest.raises(InputError, match=message) as error:
+        make_plan(debug_config, memory, SHAPES[:1])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_update_or_sampler_too_large_is_one_line(name: str):
+    others = {UPDATE: 900, SAMPLE: 800} | {name: 12_345}
+    compiler = FakeCompiler(others=others)
+    memory = make_memory(compiler, 10_000)
+    message = (
+        f"balance.max_bytes=10000: the program {name!r} needs 12,345 bytes of each "
+        "device; shard the model over more devices"
+    )
+    with pytest.raises(InputError, match=message) as error:
+        memory.prepare(SHAPES)
+    assert "\n" not in str(error.value)
+    assert compiler.programs == []  # Nothing is compiled in vain.
+
+
+# --- Units ---
+
+
+def test_batches_are_multiples_that_devices_and_config_ask_for(debug_config: Config):
+    layout = Layout(batch=2)
+    config = BalanceConfig(batch_multiple=3, max_tokens=40)
+    memory = make_memory(FakeCompiler(), FIXED + 800, layout=layout, config=config)
+    memory.prepare(SHAPES[:2])
+    limit = memory.limit(SHAPES[0])
+    # 20 samples of 4 tokens fit a device by bytes, 10 by tokens; a unit is 6 of both.
+    assert (limit.unit, limit.program.batch, limit.max_units) == (6, 18, 3)
+    assert limit.program.layout == layout
+    limit = memory.limit(SHAPES[1])  # Two samples of 16 tokens fit; a unit has three.
+    assert (limit.fits, limit.program.batch) == (False, 6)
+
+
+def test_tokens_are_those_of_a_device():
+    layout = Layout(batch=2)
+    memory = TokenMemory(max_tokens=40, layout=layout, remat="full", multiple=4)
+    limit = memory.limit(SHAPES[0])
+    assert (limit.fits, limit.unit) == (True, 4)
+    assert limit.program == Program(
+        form=Grid(1, 4, 4), batch=20, layout=layout, remat="full"
+    )
+    assert not memory.limit(SHAPES[3]).fits
+    bucket = Bucket(program=limit.program, num_samples=20, cost=1.0)
+    assert memory.confirm([bucket]) == (bucket,)
+    assert memory.source == "40 tokens in a micro-batch (balance.max_tokens)"

@@ -2,11 +2,15 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+from jaxload.balance.program import Layout
 from jaxload.errors import InputError
+from jaxload.parallel.config import MeshConfig
 from jaxload.planning.plan import Plan, from_dict, to_json
+from jaxload.runs.planned import read_plan
 from jaxload.shapes.clips import ShapeRules
 from jaxload.shapes.shape import Shape
 
@@ -20,10 +24,17 @@ def plan(plan_of) -> Plan:
 
 @pytest.mark.parametrize("policy", ["lockstep", "mixed"])
 def test_round_trip(plan_of, policy):
-    plan = plan_of(COUNTS, policy=policy, num_replicas=2, accumulate=2)
+    mesh = MeshConfig(replica=2, fsdp=2)
+    plan = plan_of(COUNTS, policy=policy, num_replicas=2, accumulate=2, mesh=mesh)
     assert bool(plan.patterns or plan.rest) == (policy == "mixed")
     plan = dataclasses.replace(plan, rules=ShapeRules(), idle_shares={"mixed": 0.1})
-    assert from_dict(json.loads(to_json(plan)), name="plan.json") == plan
+    content = json.loads(to_json(plan))
+    assert from_dict(content, name="plan.json") == plan
+    assert content["format"] == 3
+    assert content["mesh"] == {"replica": 2, "fsdp": 2, "tensor": 1}
+    assert content["target"] == "cpu"
+    assert plan.buckets[0].program.layout == Layout(batch=2)
+    assert content["model"]["lora_targets"] == ["q", "k", "v", "out"]
 
 
 def test_work_shares_follow_cost_and_samples(plan: Plan):
@@ -59,7 +70,16 @@ def test_says_where_its_numbers_come_from(plan: Plan):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"buckets": "x"}, {"balance": 3}, {"left_out": None}, {"patterns": [1]}]
+    "damage",
+    [
+        {"buckets": "x"},
+        {"buckets": [{}]},
+        {"balance": 3},
+        {"left_out": None},
+        {"patterns": [1]},
+        {"mesh": {"ring": 2}},
+        {"cost_model": {}},
+    ],
 )
 def test_rejects_what_is_no_plan(plan: Plan, damage):
     content = json.loads(to_json(plan)) | damage
@@ -67,7 +87,16 @@ def test_rejects_what_is_no_plan(plan: Plan, damage):
         from_dict(content, name="x.json")
 
 
-def test_rejects_another_format(plan: Plan):
-    content = json.loads(to_json(plan)) | {"format": 99}
-    with pytest.raises(InputError, match="expected plan format 2, got 99"):
-        from_dict(content, name="x.json")
+@pytest.mark.parametrize("number", [2, 99, None])
+def test_rejects_another_format_in_one_line(plan: Plan, tmp_path: Path, number):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(json.loads(to_json(plan)) | {"format": number}))
+    message = rf"^plan .*x\.json: expected plan format 3, got {number}; plan again"
+    with pytest.raises(InputError, match=message) as error:
+        read_plan(path)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_says_how_to_make_one(tmp_path: Path):
+    with pytest.raises(InputError, match=r"none\.json: cannot be read .*jaxload\.plan"):
+        read_plan(tmp_path / "none.json")

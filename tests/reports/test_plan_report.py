@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from jaxload.parallel.config import MeshConfig
 from jaxload.planning.plan import Plan
 from jaxload.reports.plan import draw_plan, format_cost, print_plan
 from jaxload.shapes.shape import Shape
@@ -15,9 +16,9 @@ from jaxload.shapes.shape import Shape
 COUNTS = {Shape(1, 8, 8): 640, Shape(30, 8, 8): 32, Shape(2, 8, 8): 1}
 
 
-def printed(plan: Plan) -> str:
+def printed(plan: Plan, *, width: int = 160) -> str:
     out = io.StringIO()
-    print_plan(plan, Console(file=out, width=160))
+    print_plan(plan, Console(file=out, width=width))
     return out.getvalue()
 
 
@@ -42,8 +43,37 @@ def test_bytes_and_idle_shares_are_shown_where_they_are_known(plan_of):
     text = printed(
         dataclasses.replace(plan, buckets=buckets, idle_shares={"mixed": 0.0123})
     )
-    assert "123,456" in text
+    assert text.count(" 123 kB ") == len(buckets)
     assert "predicted idle share: mixed 1.23%" in text
+
+
+def test_tokens_in_memory_are_those_of_a_device(plan_of):
+    mesh = MeshConfig(replica=1, fsdp=4)
+    plan = plan_of(COUNTS, mesh=mesh, rule="equal-token")
+    lines = printed(plan).splitlines()
+    row = next(line.split() for line in lines if line.split()[:1] == ["1x8x8"])
+    # 64 samples of 16 tokens, a quarter of them on each device.
+    assert (row[3], row[6]) == ("64", "256")
+
+
+def test_remat_is_shown_where_there_is_any_and_a_line_has_80_characters(plan_of):
+    counts = {Shape(21, 60, 104): 9_999_999, Shape(1, 60, 104): 9_999_999}
+    plan = plan_of(counts, max_tokens=32_760)
+    assert "remat" not in printed(plan)
+    buckets = tuple(
+        dataclasses.replace(
+            bucket,
+            program=dataclasses.replace(bucket.program, remat=remat),
+            num_bytes=72_898_123_456,
+        )
+        for bucket, remat in zip(plan.buckets, ("none", "attention"), strict=True)
+    )
+    text = printed(dataclasses.replace(plan, buckets=buckets), width=80)
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line.strip()}
+    assert rows["1x60x104"][4] == "none"
+    assert rows["21x60x104"][1] == "81x480x832"
+    assert rows["21x60x104"][4] == "attention"
+    assert " 72.9 GB 9,999,999 " in " ".join(rows["21x60x104"])
 
 
 def test_a_given_rule_is_named(plan_of):

@@ -9,7 +9,8 @@ import pytest
 from flax import nnx
 
 from jaxload.errors import InputError
-from jaxload.sampling.sampler import SampleConfig, make_sampler
+from jaxload.sampling.config import SampleConfig
+from jaxload.sampling.sampler import make_sampler
 
 CONFIG = SampleConfig(caption="x", shape="2x4x4", num_steps=8, guidance=1.0)
 

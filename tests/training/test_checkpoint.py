@@ -14,20 +14,28 @@ from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.models import make_model
-from jaxload.parallel.mesh import replica_mesh, replicated
+from jaxload.runs.setup import this_placement, trainer_of
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import CompileCounter
-from jaxload.training.programs import abstract_state, make_trainer, split_trained
-from jaxload.training.step import TrainState
+from jaxload.training.lowering import Lowering
+from jaxload.training.step import TrainState, split_trained
 
-DATA = {"micro_step": 28}
+DATA = {"step": 28}
+
+
+def abstract_state(config: Config) -> TrainState:
+    return Lowering(trainer_of(config), this_placement(config)).state
+
+
+def placed(config: Config, state: TrainState) -> TrainState:
+    return jax.device_put(state, this_placement(config).state(state))
 
 
 @pytest.fixture(scope="module")
 def state(debug_config: Config) -> TrainState:
     params = nnx.state(make_model(debug_config.model, rngs=nnx.Rngs(3)))
-    state, _ = make_trainer(debug_config).init(params, nnx.State({}))
-    return jax.device_put(state, replicated(replica_mesh()))
+    state, _ = trainer_of(debug_config).init(params, nnx.State({}))
+    return placed(debug_config, state)
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +52,8 @@ def adapted(adapted_config: Config) -> TrainState:
 
 def adapted_state(config: Config, seed: int) -> TrainState:
     model = split_trained(make_model(config.model, rngs=nnx.Rngs(seed)))
-    state, _ = make_trainer(config).init(*model)
-    return jax.device_put(state, replicated(replica_mesh()))
+    state, _ = trainer_of(config).init(*model)
+    return placed(config, state)
 
 
 def latest(directory: Path) -> int | None:
@@ -59,7 +67,7 @@ def test_round_trip_bit_for_bit(
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(7, state, DATA)
     assert latest(tmp_path) == 7
-    like = abstract_state(debug_config, make_trainer(debug_config), replica_mesh())
+    like = abstract_state(debug_config)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         restored = checkpoints.restore(7, like)
         model = checkpoints.restore_model(7, like)
@@ -120,7 +128,7 @@ def test_frozen_parameters_lie_beside_the_checkpoints_once(
     assert stored is not None
     expected = jax.tree.leaves(dataclasses.replace(adapted, frozen=None))
     assert len(jax.tree.leaves(stored.tree)) == len(expected)
-    like = abstract_state(adapted_config, make_trainer(adapted_config), replica_mesh())
+    like = abstract_state(adapted_config)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         assert checkpoints.latest_step() == 2
         assert_same(checkpoints.restore(2, like), adapted)
@@ -131,7 +139,7 @@ def test_frozen_parameters_of_a_start_that_came_to_no_checkpoint_are_replaced(
     adapted_config: Config, adapted: TrainState, tmp_path: Path
 ):
     (tmp_path / "frozen.orbax-checkpoint-tmp" / "d").mkdir(parents=True)
-    like = abstract_state(adapted_config, make_trainer(adapted_config), replica_mesh())
+    like = abstract_state(adapted_config)
     other = adapted_state(adapted_config, seed=4)
     for state in (other, adapted):
         with Checkpoints(tmp_path, keep=2) as checkpoints:
@@ -153,7 +161,7 @@ def test_no_checkpoint_is_without_its_frozen_parameters(
         checkpoints.save_frozen(adapted)
         checkpoints.save(1, adapted, DATA)
     (tmp_path / "frozen").rename(tmp_path / "elsewhere")
-    like = abstract_state(adapted_config, make_trainer(adapted_config), replica_mesh())
+    like = abstract_state(adapted_config)
     with (
         Checkpoints(tmp_path, keep=2) as checkpoints,
         pytest.raises(InputError, match="frozen: expected the frozen parameters of "),

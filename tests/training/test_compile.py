@@ -15,13 +15,13 @@ def lowering(size: int):
 def test_compiles_each_program_once_and_says_so():
     done: list[str] = []
     named = {str(size): lowering(size) for size in (1, 2, 3)}
-    compiled = compile_ahead(named, num_threads=2, on_done=done.append)
+    compiled = compile_ahead(named, on_done=done.append)
     assert sorted(done) == ["1", "2", "3"]
     np.testing.assert_array_equal(compiled["2"](jnp.ones(2)), [2, 2])
 
 
 def test_a_program_does_not_take_another_shape():
-    compiled = compile_ahead({"a": lowering(4)}, num_threads=1, on_done=lambda _: None)
+    compiled = compile_ahead({"a": lowering(4)}, on_done=lambda _: None)
     with pytest.raises(TypeError, match=r"compiled with float32\[4\]"):
         compiled["a"](jnp.ones(5))
 
@@ -31,7 +31,7 @@ def test_an_error_of_a_thread_is_raised():
         raise ValueError("cannot lower")
 
     with pytest.raises(ValueError, match="cannot lower"):
-        compile_ahead({"a": fail}, num_threads=1, on_done=lambda _: None)
+        compile_ahead({"a": fail}, on_done=lambda _: None)
 
 
 def test_counter_sees_a_compile_and_no_more_after_it_is_closed():

@@ -4,19 +4,20 @@ import dataclasses
 import functools
 
 import jax
-import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import Mesh
 
-from jaxload.balance.architecture import Remat, analytic_cost
+from jaxload.balance.architecture import analytic_law
+from jaxload.balance.program import Grid, Program, Remat
 from jaxload.config import Config
 from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, mmdit_blocks, wan_blocks
 from jaxload.ops.attention import SAVED, attention_reference
-from jaxload.parallel.mesh import REPLICA_AXIS
-from jaxload.planning.analytic_cost import architecture_of, cost_of
+from jaxload.parallel.config import MeshConfig
+from jaxload.parallel.placement import place
+from jaxload.planning.analytic_cost import analytic_cost, architecture_of
+from jaxload.runs.setup import trainer_of
 from jaxload.shapes.shape import Shape
-from jaxload.training.programs import lower_micro_step, make_trainer
+from jaxload.training.lowering import Lowering
 
 # Heads as wide as those of large models: the softmax is then small beside its matmuls.
 SIZES = {
@@ -75,14 +76,21 @@ def attention_at_once_bwd(name, vjp, dout):
 attention_at_once.defvjp(attention_at_once_fwd, attention_at_once_bwd)
 
 
+def program_of(model: ModelConfig, shape: Shape, batch: int = 1) -> Program:
+    assert model.remat != "auto"
+    return Program(form=Grid.of(shape), batch=batch, remat=model.remat)
+
+
 def xla_flops(config: Config, model: ModelConfig, shape: Shape, batch: int) -> float:
     """What XLA counts before it compiles: arithmetic of every kind, not only matmuls.
 
     It counts the body of a loop once, and so one block, however many there are.
     """
     config = dataclasses.replace(config, model=model)
-    mesh = Mesh(np.array(jax.devices()[:1]), (REPLICA_AXIS,))
-    lowered = lower_micro_step(config, make_trainer(config), mesh, shape, batch)
+    placement = place(MeshConfig(), jax.devices()[:1])
+    lowering = Lowering(trainer_of(config), placement)
+    program = program_of(model, shape, batch)
+    lowered = lowering.micro_step(program, placement.groups[0])
     costs = lowered.cost_analysis()
     assert costs is not None
     return costs["flops"]
@@ -102,7 +110,7 @@ def test_agrees_with_xla_on_one_block(
     debug_config: Config, kind: str, shape: Shape, batch: int
 ):
     model = MODELS[kind]
-    analytic = analytic_cost(architecture_of(model))(batch, shape.tokens)
+    analytic = analytic_law(architecture_of(model))(batch, shape.tokens)
     # XLA is up to 1% above: softmax, norms, rotations and noise, less the gradients
     # that nobody needs: of latent, text and noise level.
     ratio = xla_flops(debug_config, model, shape, batch) / analytic
@@ -120,10 +128,10 @@ def test_agrees_with_xla_on_adapters(
         MODELS[kind], lora_rank=rank, lora_targets=targets, remat=remat
     )
     counted = xla_flops(debug_config, model, shape, 1)
-    assert 0.99 < counted / cost_of(model)(1, shape.tokens) < 1.03
+    assert 0.99 < counted / analytic_cost(model)(program_of(model, shape)) < 1.03
     # Far from what it takes to train the model itself.
     whole = dataclasses.replace(model, lora_rank=0)
-    assert counted < 0.9 * cost_of(whole)(1, shape.tokens)
+    assert counted < 0.9 * analytic_cost(whole)(program_of(whole, shape))
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -134,7 +142,7 @@ def test_agrees_with_xla_on_what_remat_computes_again(
     shape = Shape(4, 32, 32)
     again = dataclasses.replace(MODELS[kind], remat=policy)
     expected, none = (
-        analytic_cost(architecture_of(again), remat=remat)(1, shape.tokens)
+        analytic_law(architecture_of(again), remat=remat)(1, shape.tokens)
         for remat in (policy, "none")
     )
     more = xla_flops(debug_config, again, shape, 1)

@@ -10,54 +10,92 @@ import numpy as np
 import pytest
 
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.program import Grid, Program
 from jaxload.balance.schedule import Lockstep
 from jaxload.errors import InputError
-from jaxload.shapes.shape import Shape
+from jaxload.parallel.config import MeshConfig
+from jaxload.parallel.placement import Group, place
 from jaxload.training.checkpoint import Checkpoints
-from jaxload.training.events import StepMetrics
-from jaxload.training.loop import Programs, TrainConfig, fit
-from jaxload.training.step import Sums, TrainState
+from jaxload.training.config import TrainConfig
+from jaxload.training.engine import Engine
+from jaxload.training.events import Event
+from jaxload.training.loop import DeviceBatch, run_steps
 
 BUCKETS = tuple(
     Bucket(
-        shape=Shape(frames, 2, 2),
-        batch=batch,
-        num_samples=60,
-        cost=1.0,
-        over_budget=False,
+        program=Program(form=Grid(frames, 2, 2), batch=batch), num_samples=60, cost=1.0
     )
     for frames, batch in ((1, 3), (4, 1))
 )
-NO_SUMS = Sums(grads=None, loss=None, count=None)
 CONFIG = TrainConfig(num_steps=10, checkpoint_every=4)
+PLACEMENT = place(MeshConfig(), jax.devices())
 
 
 class FakeCheckpoints(Checkpoints):
     """Remembers what was saved, and how many steps had been reported by then."""
 
-    def __init__(self, rows: list[StepMetrics], accumulate: int):
-        self.rows = rows
-        self.accumulate = accumulate
+    def __init__(self, events: list[Event]):
+        self.events = events
         self.saved: list[tuple[int, int]] = []
 
-    def save(self, step: int, state: TrainState, data: dict[str, Any]) -> None:
-        assert state.step == step
-        assert data == {"micro_step": self.accumulate * step}
-        self.saved.append((step, len(self.rows)))
+    def save(self, step: int, state: Any, data: dict[str, Any]) -> None:
+        assert state == step
+        assert data == {"step": step}
+        self.saved.append((step, len(self.events)))
 
 
 class FakeBatches:
-    """Counts the micro-batches that were asked for."""
+    """Micro-batches without arrays, in the order of a schedule."""
 
-    def __init__(self, micro_step: int):
-        self.micro_step = micro_step
+    def __init__(self, schedule: Lockstep, start: int):
+        self.elements = iter(
+            [
+                DeviceBatch(step, replica, schedule.step_buckets(step)[turn], {})
+                for step in range(start, CONFIG.num_steps)
+                for turn in range(schedule.accumulate)
+                for replica in range(schedule.num_replicas)
+            ]
+        )
 
-    def __next__(self) -> dict[str, jax.Array]:
-        self.micro_step += 1
-        return {}
+    def __next__(self) -> DeviceBatch:
+        return next(self.elements)
 
-    def get_state(self) -> dict[str, int]:
-        return {"micro_step": self.micro_step}
+
+class FakeEngine(Engine):
+    """Remembers the micro-steps that it was given; its state is the step."""
+
+    def __init__(self, start: int, update: Callable[[int], dict], *, idle: bool):
+        self._step = start
+        self._scalars = update
+        self._idle = idle
+        self.called: list[tuple[int, Program]] = []
+
+    @property
+    def state(self) -> Any:
+        return self._step
+
+    def micro_step(self, group: Group, program: Program, batch: Any) -> None:
+        self.called.append((group.index, program))
+
+    def update(self) -> dict[str, jax.Array]:
+        self._step += 1
+        return self._scalars(self._step - 1)
+
+    def is_idle(self, group: Group) -> bool:
+        return self._idle
+
+
+class Recorder:
+    """A sink that keeps events."""
+
+    def __init__(self):
+        self.events: list[Event] = []
+
+    def write(self, event: Event) -> None:
+        self.events.append(event)
+
+    def close(self) -> None:
+        pass
 
 
 def scalars(step: int) -> dict[str, jax.Array]:
@@ -70,47 +108,32 @@ def run(
     accumulate: int = 1,
     start: int = 0,
     update: Callable[[int], dict[str, jax.Array]] = scalars,
-    sums: Sums = NO_SUMS,
+    idle: bool = True,
 ):
-    """Runs the loop; returns rows, checkpoints and the buckets that were called."""
-    rows: list[StepMetrics] = []
-    called: list[int] = []
-    checkpoints = FakeCheckpoints(rows, accumulate)
-
-    def micro(bucket: int):
-        def call(state: TrainState, sums: Sums, batch: dict) -> Sums:
-            called.append(bucket)
-            return sums
-
-        return call
-
-    def run_update(state: TrainState, sums: Sums):
-        return at(state.step + 1), sums, update(state.step)
-
-    fit(
-        at(start),
-        sums,
-        FakeBatches(start * accumulate),
+    """Runs the loop; returns events, checkpoints and the micro-steps that ran."""
+    schedule = Lockstep(buckets=BUCKETS, seed=0, num_replicas=2, accumulate=accumulate)
+    sink = Recorder()
+    checkpoints = FakeCheckpoints(sink.events)
+    engine = FakeEngine(start, update, idle=idle)
+    run_steps(
+        engine,
+        FakeBatches(schedule, start),
         start=start,
         config=dataclasses.replace(CONFIG, accumulate=accumulate),
-        programs=Programs(micro_steps=[micro(0), micro(1)], update=run_update),
-        schedule=Lockstep(
-            buckets=BUCKETS, seed=0, num_replicas=2, accumulate=accumulate
-        ),
+        schedule=schedule,
+        placement=PLACEMENT,
         checkpoints=checkpoints,
-        on_step=rows.append,
+        sink=sink,
     )
-    return rows, checkpoints, called
-
-
-def at(step: int) -> TrainState:
-    return TrainState(step=step, params=None, frozen=None, opt_state=None)
+    return sink.events, checkpoints, engine.called
 
 
 def test_every_step_is_reported_once_and_in_order():
     rows, _, _ = run()
     assert [row.step for row in rows] == list(range(10))
-    assert [row.loss for row in rows] == pytest.approx([1 / (s + 1) for s in range(10)])
+    assert [row.values["loss"] for row in rows] == pytest.approx(
+        [1 / (s + 1) for s in range(10)]
+    )
 
 
 def test_a_checkpoint_never_runs_ahead_of_its_metrics():
@@ -124,26 +147,31 @@ def test_starts_where_it_is_told():
     assert [step for step, _ in checkpoints.saved] == [8, 10]
 
 
-def test_runs_the_buckets_that_the_schedule_names():
+def test_each_group_runs_the_programs_that_the_schedule_names():
     rows, _, called = run(accumulate=3)
     schedule = Lockstep(buckets=BUCKETS, seed=0, num_replicas=2, accumulate=3)
-    expected = [bucket for step in range(10) for bucket in schedule.step_buckets(step)]
-    assert called == expected
+    assert called == [
+        (group, BUCKETS[bucket].program)
+        for step in range(10)
+        for bucket in schedule.step_buckets(step)
+        for group in range(2)
+    ]
     for row in rows:
         buckets = [BUCKETS[i] for i in schedule.step_buckets(row.step)]
-        assert row.bucket == "+".join(str(b.shape) for b in buckets)
-        assert row.batch == 2 * sum(b.batch for b in buckets)
-        assert row.tokens == 2 * sum(b.batch * b.shape.tokens for b in buckets)
+        ran = sorted(buckets, key=BUCKETS.index)
+        assert row.values["bucket"] == "+".join(str(b.shape) for b in ran)
+        assert row.values["batch"] == 2 * sum(b.batch for b in buckets)
+        assert row.values["tokens"] == 2 * sum(b.batch * b.tokens for b in buckets)
 
 
-def test_a_compile_after_the_first_step_is_an_error_that_names_the_bucket():
+def test_a_compile_after_the_first_step_is_an_error_that_names_the_program():
     def compiles_at_five(step: int) -> dict[str, jax.Array]:
         if step == 5:
             with jax.transfer_guard("allow"):
                 jax.jit(lambda x: jnp.sin(x) * 1.25)(jnp.zeros(11))
         return scalars(step)
 
-    with pytest.raises(RuntimeError, match=r"step 5 \(bucket \dx2x2@\d\) compiled"):
+    with pytest.raises(RuntimeError, match=r"step 5 \(program \dx2x2@\d\) compiled"):
         run(update=compiles_at_five)
 
 
@@ -179,18 +207,8 @@ def test_a_hidden_transfer_is_an_error():
         run(update=transfers)
 
 
-class Busy:
-    """What a program gives back before it is done."""
-
-    def __init__(self, ready: bool):
-        self.ready = ready
-
-    def is_ready(self) -> bool:
-        return self.ready
-
-
-@pytest.mark.parametrize("ready", [True, False])
-def test_waiting_counts_only_while_the_devices_have_no_work(ready: bool):
-    rows = run(sums=Sums(grads=None, loss=Busy(ready), count=None))[0]
-    waits = [row.data_wait_seconds for row in rows]
-    assert all(wait > 0 for wait in waits) if ready else not any(waits)
+@pytest.mark.parametrize("idle", [True, False])
+def test_waiting_counts_only_while_the_devices_have_no_work(idle: bool):
+    rows, _, _ = run(idle=idle)
+    waits = [row.values["data_wait_seconds"] for row in rows]
+    assert all(wait > 0 for wait in waits) if idle else not any(waits)

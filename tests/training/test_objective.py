@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from jaxload.errors import InputError
-from jaxload.training.objective import (
-    FlowConfig,
-    draw_noise,
-    flow_matching_loss,
-    sample_keys,
-    shift_sigma,
-)
+from jaxload.sampling.noise import draw_noise, shift_sigma
+from jaxload.training.config import FlowConfig
+from jaxload.training.objective import FlowMatching, Objective, sample_keys
 
 CONFIG = FlowConfig()
+
+
+def flow_matching_loss(velocity, latent, text, keys_B, config) -> jax.Array:
+    objective = FlowMatching(config)
+    assert isinstance(objective, Objective)
+    return objective(velocity, {"latent": latent, "text": text}, keys_B)[0]
 
 
 def latents(batch: int) -> jax.Array:

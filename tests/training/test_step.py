@@ -7,19 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from jax.sharding import Mesh
 
 from jaxload.config import Config
 from jaxload.models import make_model
-from jaxload.parallel.mesh import batch_sharded, replica_mesh, replicated
+from jaxload.runs.setup import trainer_of
 from jaxload.testing import assert_trees_close
-from jaxload.training.programs import make_trainer
 from jaxload.training.step import Sums, Trainer, TrainState
 
 
 @pytest.fixture(scope="module")
 def trainer(debug_config: Config) -> Trainer:
-    return make_trainer(debug_config)
+    return trainer_of(debug_config)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +30,10 @@ def start(debug_config: Config, trainer: Trainer) -> tuple[TrainState, Sums]:
 
 @pytest.fixture(scope="module")
 def micro_step(trainer: Trainer):
-    return jax.jit(trainer.micro_step)
+    run = jax.jit(trainer.micro_step, static_argnums=0)
+    return lambda state, sums, batch, remat="none": run(
+        remat, state.step, state.model, sums, batch
+    )
 
 
 def make_batch(config: Config, ids: list[int]) -> dict[str, jax.Array]:
@@ -56,24 +57,20 @@ def test_every_sample_weighs_the_same_however_it_is_batched(
     whole = micro_step(state, zero, make_batch(debug_config, [0, 1, 2, 3]))
     parts = micro_step(state, zero, make_batch(debug_config, [0]))
     parts = micro_step(state, parts, make_batch(debug_config, [1, 2, 3]))
-    assert int(whole.count) == int(parts.count) == 4
+    assert int(whole.count[0]) == int(parts.count[0]) == 4
     assert_trees_close(parts.loss, whole.loss)
     assert_trees_close(parts.grads, whole.grads)
+    assert_trees_close(parts.metrics, whole.metrics)
 
 
-def test_replicas_sum_to_what_one_device_computes(
-    debug_config: Config, micro_step, start: tuple[TrainState, Sums]
+@pytest.mark.parametrize("remat", ["attention", "full"])
+def test_remat_changes_nothing_but_time_and_memory(
+    debug_config: Config, micro_step, start: tuple[TrainState, Sums], remat: str
 ):
-    batch = make_batch(debug_config, [0, 1, 2, 3])
-    alone = micro_step(*start, batch)
-    mesh = replica_mesh()
-    assert mesh.size == 2
-    together = micro_step(
-        *jax.device_put(start, replicated(mesh)),
-        jax.device_put(batch, batch_sharded(mesh)),
+    batch = make_batch(debug_config, [0, 1])
+    assert_trees_close(
+        micro_step(*start, batch, remat).grads, micro_step(*start, batch).grads
     )
-    assert_trees_close(jax.device_get(together.loss), jax.device_get(alone.loss))
-    assert_trees_close(together.grads, jax.device_get(alone.grads))
 
 
 def test_update_divides_once_and_moves_downhill(
@@ -83,7 +80,7 @@ def test_update_divides_once_and_moves_downhill(
     state, zero = start
     sums = micro_step(state, zero, batch)
     new, empty, scalars = jax.jit(trainer.update)(state, sums)
-    np.testing.assert_allclose(scalars["loss"], sums.loss / 3, rtol=1e-6)
+    np.testing.assert_allclose(scalars["loss"], sums.loss[0] / 3, rtol=1e-6)
     # Adam hides the scale of a gradient, so the division is looked for in its norm.
     summed = np.sqrt(sum(np.square(g).sum() for g in jax.tree.leaves(sums.grads)))
     np.testing.assert_allclose(scalars["grad_norm"], summed / 3, rtol=1e-4)
@@ -91,11 +88,41 @@ def test_update_divides_once_and_moves_downhill(
     assert not any(leaf.any() for leaf in jax.tree.leaves(empty))
     # The same noise as before, since it is keyed by the step.
     again = dataclasses.replace(new, step=state.step)
-    assert micro_step(again, zero, batch).loss < sums.loss
+    assert micro_step(again, zero, batch).loss[0] < sums.loss[0]
 
 
-def test_a_mesh_of_one_is_a_mesh(debug_config: Config, micro_step, start):
-    mesh = Mesh(np.array(jax.devices()[:1]), ("replica",))
-    batch = jax.device_put(make_batch(debug_config, [0, 1]), batch_sharded(mesh))
-    sums = micro_step(*jax.device_put(start, replicated(mesh)), batch)
-    assert int(sums.count) == 2
+def test_update_adds_up_the_groups(
+    debug_config: Config, trainer: Trainer, micro_step, start: tuple[TrainState, Sums]
+):
+    state, zero = start
+    whole = micro_step(state, zero, make_batch(debug_config, [0, 1, 2]))
+    parts = [
+        micro_step(state, zero, make_batch(debug_config, i)) for i in ([0], [1, 2])
+    ]
+    grouped = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+    update = jax.jit(trainer.update)
+    new, empty, scalars = update(state, grouped)
+    expected, _, expected_scalars = update(state, whole)
+    assert_trees_close(scalars["loss"], expected_scalars["loss"])
+    assert_trees_close(new.statistics, expected.statistics)
+    assert empty.count.shape == (2,)
+
+
+def test_statistics_are_the_losses_by_noise_level(
+    debug_config: Config, trainer: Trainer, micro_step, start: tuple[TrainState, Sums]
+):
+    state, zero = start
+    sums = micro_step(state, zero, make_batch(debug_config, list(range(16))))
+    loss, count = sums.metrics["loss_by_noise"][0], sums.metrics["count_by_noise"][0]
+    assert int(count.sum()) == 16
+    assert (count > 0).sum() > 2
+    np.testing.assert_allclose(loss.sum(), sums.loss[0], rtol=1e-5)
+    new, _, scalars = jax.jit(trainer.update)(state, sums)
+    seen = count > 0
+    np.testing.assert_allclose(
+        scalars["loss_by_noise"][seen], (loss / jnp.maximum(count, 1))[seen], rtol=1e-5
+    )
+    again, _, _ = jax.jit(trainer.update)(new, sums)
+    np.testing.assert_allclose(
+        again.statistics["count_by_noise"], 1.98 * count, rtol=1e-6
+    )

@@ -1,0 +1,48 @@
+"""Wan 2.1 text-to-video 1.3B, trained whole from the released weights.
+
+    python -m jaxload.train --config configs/wan2_1_t2v_1_3b.py \
+        --dry-run --target h100-80gb
+    python -m jaxload.train --config configs/wan2_1_t2v_1_3b.py --workdir runs/wan-1.3b
+
+The first command needs neither the GPU nor the data; it prints what each program takes.
+The second needs the weights and a dataset. Latents and embeddings of the released model
+come from Wan's VAE and from umT5: name the adapters that made your dataset with
+`--set data.codec=MODULE:ATTRIBUTE --set data.text_encoder=MODULE:ATTRIBUTE`. The state
+of 1.3B parameters fits on one GPU of 80 GB, so that every GPU is a replica. Set
+XLA_CLIENT_MEM_FRACTION=0.95 so that JAX may use all of its memory.
+"""
+
+from jaxload.balance.config import BalanceConfig
+from jaxload.config import Config
+from jaxload.data.config import DataConfig
+from jaxload.models import preset
+from jaxload.parallel.config import MeshConfig
+from jaxload.sampling.config import SampleConfig
+from jaxload.shapes.clips import ShapeRules
+from jaxload.training.config import FlowConfig, OptimizerConfig, TrainConfig
+
+
+def get_config() -> Config:
+    """The 1.3B at 480p."""
+    return Config(
+        data=DataConfig(
+            path="datasets/wan-480p",
+            num_threads=8,
+            # An image and clips of 1, 3 and 5 seconds at 480 x 832.
+            random_shapes=("1x60x104", "5x60x104", "13x60x104", "21x60x104"),
+        ),
+        model=preset("wan2.1-t2v-1.3b"),
+        mesh=MeshConfig(),
+        balance=BalanceConfig(),
+        shapes=ShapeRules(max_frames=81, max_pixels=480 * 832),
+        flow=FlowConfig(shift=3.0),
+        optimizer=OptimizerConfig(learning_rate=1e-5, num_warmup_steps=500),
+        train=TrainConfig(
+            num_steps=20_000,
+            checkpoint_every=500,
+            weights="weights/Wan2.1-T2V-1.3B-Diffusers/transformer",
+        ),
+        sample=SampleConfig(
+            caption="a red fox runs through deep snow", shape="21x60x104", guidance=5.0
+        ),
+    )

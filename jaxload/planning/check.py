@@ -1,0 +1,119 @@
+"""Checks that a plan is for the run that would use it."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from jaxload.balance.program import Layout
+from jaxload.data.manifest import Manifest
+from jaxload.errors import InputError
+from jaxload.models import ModelConfig
+from jaxload.parallel.config import MeshConfig
+from jaxload.planning.plan import Plan
+
+_AGAIN = "plan again for this run"
+
+
+def check_plan_file(
+    plan: Plan, model: ModelConfig, mesh: MeshConfig, *, name: str
+) -> None:
+    """Refuses a plan of another model, or of other devices per replica."""
+    difference = _model_difference(plan.model, model)
+    if difference:
+        raise InputError(f"{name}: planned for another model: {difference}; {_AGAIN}")
+    planned, given = (_group(m) for m in (plan.mesh, mesh))
+    if planned != given:
+        raise InputError(
+            f"{name}: planned for replicas of {planned}, and this run has replicas of "
+            f"{given}; {_AGAIN}, or set mesh.fsdp={plan.mesh.fsdp} and "
+            f"mesh.tensor={plan.mesh.tensor}"
+        )
+
+
+def check_groups(plan: Plan, num_groups: int) -> None:
+    """Refuses more groups than the plan has replicas: some would have no work."""
+    if num_groups > plan.num_replicas:
+        raise InputError(
+            f"the plan has {plan.num_replicas} replicas, and there are {num_groups} "
+            f"groups of devices to run them; plan again for {num_groups} replicas, or "
+            "use fewer devices, or a larger mesh.fsdp"
+        )
+
+
+def check_dataset(plan: Plan, manifest: Manifest) -> None:
+    """Refuses another dataset than the one that a run began with."""
+    if plan.dataset != manifest.digest():
+        raise InputError(
+            f"dataset {manifest.directory}: the run was planned for another "
+            f"({plan.dataset}, this one is {manifest.digest()}); restore the first, or "
+            "train in another --workdir"
+        )
+
+
+def lay_out(plan: Plan, mesh: MeshConfig) -> Plan:
+    """Returns a run's plan for the devices that resume it.
+
+    The schedule stays; every program is divided among the devices of the new groups.
+
+    Raises:
+        InputError: A batch cannot be divided evenly; says which sizes could.
+    """
+    if _group(plan.mesh) == _group(mesh):
+        return dataclasses.replace(plan, mesh=mesh)
+    layout = Layout(batch=mesh.fsdp)
+    uneven = next((b for b in plan.buckets if b.batch % layout.batch), None)
+    if uneven is not None:
+        raise InputError(
+            f"bucket {uneven}: mesh.fsdp={mesh.fsdp} devices cannot share "
+            f"{uneven.batch} samples evenly; {_nearest(plan, mesh)} (a run planned "
+            f"with balance.batch_multiple={mesh.fsdp} could use {mesh.fsdp})"
+        )
+    buckets = tuple(
+        dataclasses.replace(
+            bucket,
+            program=dataclasses.replace(bucket.program, layout=layout),
+            num_bytes=0,
+        )
+        for bucket in plan.buckets
+    )
+    return dataclasses.replace(plan, buckets=buckets, mesh=mesh)
+
+
+def _nearest(plan: Plan, mesh: MeshConfig) -> str:
+    """Says which fsdp size and how many of the devices could run the plan."""
+    num_devices = mesh.replica * mesh.devices_per_group
+    common = math.gcd(*(bucket.batch for bucket in plan.buckets))
+    options = [
+        (groups * size * mesh.tensor, size)
+        for size in range(1, common + 1)
+        if common % size == 0
+        for groups in range(1, plan.num_replicas + 1)
+    ]
+    used, size = max(
+        (option for option in options if option[0] <= num_devices),
+        key=lambda option: (option[0], -abs(option[1] - mesh.fsdp)),
+    )
+    if used == num_devices:
+        return f"the nearest that divides every batch is mesh.fsdp={size}"
+    return f"use {used} devices with mesh.fsdp={size}"
+
+
+def _group(mesh: MeshConfig) -> str:
+    return f"fsdp={mesh.fsdp} x tensor={mesh.tensor} devices"
+
+
+def _model_difference(planned: Mapping[str, Any], model: ModelConfig) -> str:
+    """Names the first field that differs; remat is the plan's to choose."""
+    given = dataclasses.asdict(model)
+    for name in sorted(planned.keys() | given.keys()):
+        there, here = (_as_json(m.get(name)) for m in (planned, given))
+        if name == "remat" and here == "auto":
+            continue
+        if there != here:
+            return f"model.{name} is {there!r} there and {here!r} here"
+    return ""
+
+
+def _as_json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

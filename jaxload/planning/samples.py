@@ -1,0 +1,92 @@
+"""The samples that a plan is made for: how many there are of each shape."""
+
+import dataclasses
+import hashlib
+
+from jaxload.balance.config import BalanceConfig
+from jaxload.data.manifest import Manifest
+from jaxload.errors import InputError
+from jaxload.planning.survey import Survey
+from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.cover import Cover, cover, cover_exactly
+from jaxload.shapes.shape import Shape
+
+_MIN_SAMPLES = 16  # Fewer are not worth a program, whatever the number of replicas.
+_RANDOM_PER_REPLICA = 1_024  # Random samples of each shape for each replica.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Samples:
+    """Shapes that are kept, with the number of samples of each."""
+
+    cover: Cover
+    dataset: str
+    """Digest of the dataset or of the list that they come from."""
+
+    rules: ShapeRules | None
+    """Rules that assigned samples to shapes; None: they were prepared before."""
+
+
+def prepared_samples(
+    manifest: Manifest, config: BalanceConfig, *, num_replicas: int
+) -> Samples:
+    """Counts the samples of a dataset, whose shapes are fixed."""
+    counts = {shape: len(rows) for shape, rows in manifest.rows_by_shape.items()}
+    return Samples(
+        cover=_exact_cover(counts, config, num_replicas),
+        dataset=manifest.digest(),
+        rules=None,
+    )
+
+
+def surveyed_samples(
+    survey: Survey, rules: ShapeRules, config: BalanceConfig, *, num_replicas: int
+) -> Samples:
+    """Chooses shapes for a list of samples that are not prepared yet."""
+    chosen = cover(
+        survey.clips,
+        rules=rules,
+        max_shapes=config.max_buckets,
+        min_samples=_min_samples(config, num_replicas),
+    )
+    chosen = dataclasses.replace(chosen, left_out=(*survey.bad, *chosen.left_out))
+    return Samples(cover=chosen, dataset=_survey_digest(survey), rules=rules)
+
+
+def random_samples(
+    shapes: tuple[str, ...], config: BalanceConfig, *, num_replicas: int
+) -> Samples:
+    """Pretends that there are random samples of some shapes, to try a config with."""
+    count = _RANDOM_PER_REPLICA * num_replicas
+    counts = {Shape.parse(text): count for text in shapes}
+    return Samples(
+        cover=_exact_cover(counts, config, num_replicas), dataset="random", rules=None
+    )
+
+
+def _exact_cover(
+    counts: dict[Shape, int], config: BalanceConfig, num_replicas: int
+) -> Cover:
+    return cover_exactly(
+        counts,
+        max_shapes=config.max_buckets,
+        min_samples=_min_samples(config, num_replicas),
+    )
+
+
+def _min_samples(config: BalanceConfig, num_replicas: int) -> int:
+    """Returns the samples that a shape needs: in lockstep, one for each replica."""
+    if num_replicas < 1:
+        raise InputError(f"{num_replicas} replicas: expected 1 or more")
+    if config.policy == "lockstep":
+        return num_replicas
+    return min(num_replicas, _MIN_SAMPLES)
+
+
+def _survey_digest(survey: Survey) -> str:
+    """Returns a digest of a list of samples that does not depend on their order."""
+    clips = survey.clips
+    digest = hashlib.sha256()
+    for column in (clips.frames, clips.height, clips.width, clips.count):
+        digest.update(column.astype("int64").tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,146 @@
+"""Bytes of a run's own programs on a GPU that need not be there.
+
+The programs are compiled in a child process (`python -m
+jaxload.planning.target_compiler` with a request on its stdin). Results are kept on disk
+per program, so that a second plan compiles nothing.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.stages import Compiled, Lowered
+
+from jaxload import targets
+from jaxload.balance.program import Program
+from jaxload.config import Config, from_dict, to_dict
+from jaxload.parallel.config import MeshConfig
+from jaxload.planning.footprint import (
+    LocalCompiler,
+    Request,
+    program_bytes,
+    resident_bytes,
+)
+from jaxload.targets import Gpu, ResultCache, find_target
+
+_SECTIONS = ("model", "flow", "optimizer", "sample")
+"""Sections of the config that programs depend on."""
+
+_NO_TILES = "Couldn't find output tile sizes"
+
+
+class TargetCompiler:
+    """Compiles a run's programs for a number of GPUs of one type."""
+
+    def __init__(
+        self, config: Config, mesh: MeshConfig, target: Gpu, cache: ResultCache
+    ):
+        """Describes the run.
+
+        Args:
+            config: Of the run.
+            mesh: Sizes of the mesh, with the number of groups.
+            target: The type of GPU.
+            cache: Keeps results.
+        """
+        self._config = config
+        self._mesh = mesh
+        self._target = target
+        self._cache = cache
+        self.num_compiled = 0
+        """Programs that were compiled, and not found in the cache."""
+
+    @property
+    def device_kind(self) -> str:
+        """Name of the type of device that programs are compiled for."""
+        return self._target.name
+
+    def footprints(
+        self, requests: Sequence[Request], *, on_done: Callable[[], None]
+    ) -> dict[Request, int]:
+        """Returns the bytes of each program with all that lies beside it."""
+        found: dict[Request, int] = {}
+        for request in requests:
+            result = self._cache.get(self._key(request))
+            if result is not None:
+                found[request] = result["bytes"]
+                on_done()
+        missing = [request for request in requests if request not in found]
+
+        def on_reply(reply: dict[str, Any]) -> None:
+            request = missing[reply["index"]]
+            found[request] = reply["bytes"]
+            self._cache.put(self._key(request), {"bytes": reply["bytes"]})
+            self.num_compiled += 1
+            on_done()
+
+        if missing:
+            targets.run_module(__name__, self._message(missing), on_reply)
+        return found
+
+    def _message(self, requests: Sequence[Request]) -> dict[str, Any]:
+        return {
+            "config": to_dict(self._config),
+            "mesh": dataclasses.asdict(self._mesh),
+            "target": self._target.name,
+            "requests": [_to_json(request) for request in requests],
+        }
+
+    def _key(self, request: Request) -> dict[str, Any]:
+        content = to_dict(self._config)
+        return {
+            "request": _to_json(request),
+            "config": {name: content[name] for name in _SECTIONS},
+            "mesh": dataclasses.asdict(self._mesh),
+            "target": dataclasses.asdict(self._target),
+            "source": targets.source_digest(),
+        }
+
+
+def _to_json(request: Request) -> Any:
+    return request.to_dict() if isinstance(request, Program) else request
+
+
+def _from_json(content: Any) -> Request:
+    return Program.from_dict(content) if isinstance(content, dict) else content
+
+
+def _handle(message: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
+    """Compiles the programs of a request, in the child process."""
+    from jaxload.parallel.placement import place
+    from jaxload.training.lowering import Lowering
+    from jaxload.training.step import make_trainer
+
+    config, mesh = from_dict(message["config"]), MeshConfig(**message["mesh"])
+    num_devices = mesh.replica * mesh.devices_per_group
+    devices = find_target(message["target"]).devices(num_devices)
+    trainer = make_trainer(
+        config.model, config.flow, config.optimizer, seed=config.train.seed
+    )
+    placement = place(mesh, devices)
+    lowering = Lowering(trainer, placement)
+    compiler = LocalCompiler(
+        lowering, placement.groups[0], config.sample, shift=config.flow.shift
+    )
+    for index, content in enumerate(message["requests"]):
+        request = _from_json(content)
+        num_bytes = program_bytes(_compile(compiler.lower(request)))
+        num_bytes += resident_bytes(lowering, request)
+        reply({"index": index, "bytes": num_bytes})
+
+
+def _compile(lowered: Lowered) -> Compiled:
+    try:
+        return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        if _NO_TILES not in str(error):
+            raise
+        # Without a GPU nothing is autotuned, and XLA's default tiles suit no float32
+        # product of 36 x 32, which a tiny model has. cuBLAS takes any, with a workspace
+        # of 4 MB.
+        return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
+
+
+if __name__ == "__main__":
+    targets.serve(_handle)

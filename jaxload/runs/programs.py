@@ -1,0 +1,101 @@
+"""Compiles every program of a run before its first step."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from jax.stages import Compiled
+from rich.console import Console
+
+from jaxload.balance.program import Program
+from jaxload.console import phase
+from jaxload.errors import InputError
+from jaxload.planning.footprint import SAMPLE, UPDATE, LocalCompiler
+from jaxload.planning.plan import Plan
+from jaxload.training.compile import CompileCounter, compile_ahead
+from jaxload.training.lowering import Lowering, Origin
+
+_INIT = "init"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunPrograms:
+    """Executables of a run."""
+
+    init: Compiled
+    update: Compiled
+    sample: Compiled
+    micro_steps: Mapping[tuple[int, Program], Compiled]
+    """By group and program, for the groups of this process."""
+
+
+def compile_run(
+    compiler: LocalCompiler,
+    lowering: Lowering,
+    plan: Plan,
+    *,
+    origin: Origin,
+    console: Console,
+) -> RunPrograms:
+    """Compiles what planning has not compiled already.
+
+    Each micro-step is compiled for the first group of this process. The other groups
+    come after it, and load it from the cache, where its key does not name the devices
+    (on GPUs); at once with the first, they would all miss.
+    """
+    programs = [bucket.program for bucket in plan.buckets]
+    first, *others = lowering.placement.local_groups
+    wanted = [UPDATE, SAMPLE, *programs]
+    missing = [request for request in wanted if request not in compiler.compiled]
+    elsewhere = [(group, program) for group in others for program in programs]
+    total = 1 + len(missing) + len(elsewhere)
+    with (
+        CompileCounter() as counter,
+        phase(console, "compiling", total) as advance,
+    ):
+        compiled = compile_ahead(
+            {request: lambda r=request: compiler.lower(r) for request in missing}
+            | {_INIT: lambda: lowering.init(origin)},
+            on_done=lambda _: advance(),
+        )
+        init = compiled.pop(_INIT)
+        compiler.compiled |= compiled
+        further = compile_ahead(
+            {
+                (group.index, program): lambda g=group, p=program: lowering.micro_step(
+                    p, g
+                )
+                for group, program in elsewhere
+            },
+            on_done=lambda _: advance(),
+        )
+    console.print(
+        f"programs: {counter.count - counter.loaded} compiled, {counter.loaded} loaded "
+        f"from the cache, {len(wanted) - len(missing)} kept from planning",
+        highlight=False,
+    )
+    here = {(first.index, program): compiler.compiled[program] for program in programs}
+    return RunPrograms(
+        init=init,
+        update=compiler.compiled[UPDATE],
+        sample=compiler.compiled[SAMPLE],
+        micro_steps=here | further,
+    )
+
+
+def check_bytes(
+    plan: Plan, compiler: LocalCompiler, memory_bytes: int
+) -> dict[str, int]:
+    """Refuses programs that need more than a device has; returns the bytes of each.
+
+    A plan of other devices, or one that was made by tokens alone, may have such.
+    """
+    requests = [UPDATE, SAMPLE, *(bucket.program for bucket in plan.buckets)]
+    found = compiler.footprints(requests, on_done=lambda: None)
+    for request, num_bytes in found.items():
+        if memory_bytes and num_bytes > memory_bytes:
+            raise InputError(
+                f"program {request} needs {num_bytes:,} bytes of each device, and JAX "
+                f"may take {memory_bytes:,}; plan again for these devices, raise "
+                "XLA_CLIENT_MEM_FRACTION, or shard the model over more (mesh.fsdp)"
+            )
+    return {str(request): num_bytes for request, num_bytes in found.items()}

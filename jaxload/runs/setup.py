@@ -1,0 +1,185 @@
+"""The parts of a run that planning and training share: made once, from its config."""
+
+import dataclasses
+
+import jax
+from rich.console import Console
+
+from jaxload import targets
+from jaxload.balance.config import BalanceConfig
+from jaxload.config import Config
+from jaxload.errors import InputError
+from jaxload.parallel.config import MeshConfig
+from jaxload.parallel.mesh import resolve
+from jaxload.parallel.placement import Placement, place
+from jaxload.planning.costs import make_cost_model
+from jaxload.planning.footprint import Compiler, LocalCompiler, device_memory
+from jaxload.planning.memory import (
+    CompiledMemory,
+    Memory,
+    TokenMemory,
+    remats_to_try,
+)
+from jaxload.planning.planner import Planner
+from jaxload.planning.samples import Samples
+from jaxload.planning.target_compiler import TargetCompiler
+from jaxload.targets import Gpu
+from jaxload.training.lowering import Lowering
+from jaxload.training.step import Trainer, make_trainer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """Devices that a plan is for: those of this machine, or a target's."""
+
+    mesh: MeshConfig
+    """Sizes of the mesh, with the number of groups."""
+
+    memory_bytes: int
+    """Bytes of each device; 0 if it does not tell."""
+
+    target: str
+    compiler: Compiler | None
+    """None where nothing can be compiled: for other devices than those here."""
+
+    lowering: Lowering | None
+    """Programs for the devices of this machine; None for a target."""
+
+
+def trainer_of(config: Config) -> Trainer:
+    """Returns the trainer that a config describes."""
+    return make_trainer(
+        config.model, config.flow, config.optimizer, seed=config.train.seed
+    )
+
+
+def local_hardware(config: Config, placement: Placement) -> Hardware:
+    """Returns the devices of this machine."""
+    lowering = Lowering(trainer_of(config), placement)
+    devices = placement.mesh.local_devices
+    return Hardware(
+        mesh=resolve(config.mesh, placement.mesh.size),
+        memory_bytes=device_memory(devices),
+        target=placement.device_kind,
+        compiler=local_compiler(config, lowering),
+        lowering=lowering,
+    )
+
+
+def local_compiler(config: Config, lowering: Lowering) -> LocalCompiler:
+    """Returns a compiler for the first group of this process."""
+    group = lowering.placement.local_groups[0]
+    return LocalCompiler(lowering, group, config.sample, shift=config.flow.shift)
+
+
+def target_hardware(config: Config, target: Gpu, num_devices: int | None) -> Hardware:
+    """Returns devices of a type that need not be there.
+
+    Args:
+        config: Of the run.
+        target: The type of GPU.
+        num_devices: How many; None: one group, or as many as `mesh.replica` names.
+    """
+    if num_devices is None:
+        num_devices = max(1, config.mesh.replica) * config.mesh.devices_per_group
+    mesh = resolve(config.mesh, num_devices)
+    cache = targets.ResultCache(targets.default_directory())
+    return Hardware(
+        mesh=mesh,
+        memory_bytes=target.memory_bytes,
+        target=target.name,
+        compiler=TargetCompiler(config, mesh, target, cache),
+        lowering=None,
+    )
+
+
+def find_hardware(
+    config: Config, *, target: str | None, num_devices: int | None
+) -> Hardware:
+    """Returns the devices that a command line names; those of this machine by default.
+
+    Args:
+        config: Of the run.
+        target: Name of a type of GPU; None: the type of this machine's devices.
+        num_devices: How many; None: all of this machine, or one group of a target.
+    """
+    if num_devices is not None and num_devices < 1:
+        raise InputError(f"--devices {num_devices}: expected 1 or more")
+    if target is not None:
+        return target_hardware(config, targets.find_target(target), num_devices)
+    here = jax.devices()
+    if num_devices is None or num_devices == len(here):
+        return local_hardware(config, place(config.mesh, here))
+    return Hardware(
+        mesh=resolve(config.mesh, num_devices),
+        memory_bytes=0,
+        target=here[0].device_kind,
+        compiler=None,
+        lowering=None,
+    )
+
+
+def this_placement(config: Config) -> Placement:
+    """Returns the placement of a config on all devices of the job."""
+    return place(config.mesh, jax.devices())
+
+
+def make_planner(
+    config: Config,
+    samples: Samples,
+    hardware: Hardware,
+    console: Console,
+    *,
+    num_replicas: int,
+) -> Planner:
+    """Returns the planner of a run."""
+    return Planner(
+        config,
+        samples,
+        make_cost_model(config, console, hardware.lowering),
+        make_memory(config, hardware, console),
+        hardware.mesh,
+        num_replicas=num_replicas,
+        target=hardware.target,
+    )
+
+
+def make_memory(config: Config, hardware: Hardware, console: Console) -> Memory:
+    """Returns the memory budget of a config: bytes where they are known, or tokens."""
+    layout = Placement.layout_of(hardware.mesh)
+    remats = remats_to_try(config.model.remat)
+    budget = memory_budget(config.balance, hardware.memory_bytes)
+    if budget and hardware.compiler is None:
+        raise InputError(
+            f"balance.max_bytes={config.balance.max_bytes}: bytes are compiled, and "
+            "these devices are not here; name their type with --target, or plan by "
+            "balance.max_tokens"
+        )
+    if budget and hardware.compiler is not None:
+        return CompiledMemory(
+            hardware.compiler,
+            config.balance,
+            budget=budget,
+            layout=layout,
+            remats=remats,
+            console=console,
+        )
+    if not config.balance.max_tokens:
+        raise InputError(
+            f"balance.max_tokens=0: {hardware.target} does not tell how much memory it "
+            "has; set balance.max_tokens to the tokens that fit on a device, or "
+            "balance.max_bytes, or name a GPU to plan for with --target"
+        )
+    return TokenMemory(
+        max_tokens=config.balance.max_tokens,
+        layout=layout,
+        remat=remats[0],
+        multiple=config.balance.batch_multiple,
+    )
+
+
+def memory_budget(config: BalanceConfig, memory_bytes: int) -> int:
+    """Returns the bytes of each device that programs may take; 0 if not known."""
+    if config.max_bytes:
+        return config.max_bytes
+    return int(memory_bytes * (1 - config.reserve))

@@ -1,0 +1,205 @@
+"""Child processes that can compile for GPUs that are not there.
+
+JAX reads its environment once, when it is imported, so the parent keeps its platform
+and a child gets another. The parent sends one request, a line of JSON on the child's
+stdin. The child sends replies, lines of JSON on a pipe of their own: libraries may
+print what they like to stdout and stderr, which are shown if the child fails.
+"""
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from jaxload.errors import InputError
+from jaxload.targets.gpu import ENVIRONMENT
+
+PLUGIN = Path(sys.prefix) / "h100"
+"""Directory of JAX's CUDA plugin where it is kept apart from the other packages."""
+
+_PLUGIN_MODULES = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
+_INPUT_ERROR = "input_error"
+_MAX_LOG_BYTES = 65_536
+_NUM_LOG_LINES = 30
+
+Request = dict[str, Any]
+Reply = dict[str, Any]
+
+
+# The environment.
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment variables of a process that can compile for GPUs.
+
+    The parent's settings of JAX and XLA are left out, so that results depend on the
+    request alone: flags may change the program or end the process, and entries of a
+    compilation cache cannot be read without a GPU, which costs a warning for each.
+
+    Raises:
+        InputError: JAX's CUDA plugin is not installed.
+    """
+    path = os.pathsep.join([*_plugin_path(), *sys.path])
+    inherited = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JAX_", "XLA_"))
+    }
+    # The parent's path with nothing before it: the child must import the same code.
+    return inherited | ENVIRONMENT | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def _plugin_path() -> list[str]:
+    if PLUGIN.is_dir():
+        return [str(PLUGIN)]
+    if any(map(_is_installed, _PLUGIN_MODULES)):
+        return []
+    version = metadata.version("jax")
+    raise InputError(
+        f"compiling for a GPU: expected JAX's CUDA plugin in {PLUGIN} or among the "
+        f"installed packages, got none; run `{sys.executable} -m pip install --no-deps "
+        f"--target {PLUGIN} jax-cuda13-plugin=={version} jax-cuda13-pjrt=={version}`"
+    )
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # Not even the package around it.
+        return False
+
+
+# The parent's side.
+
+
+def run_module(
+    module: str, request: Mapping[str, Any], on_reply: Callable[[Reply], None]
+) -> None:
+    """Runs a module that calls `serve` in a child process, until that ends.
+
+    `on_reply` gets each reply as soon as it arrives. If it raises, or Ctrl-C is
+    pressed, the child is killed; the child also ends when this process does.
+
+    Raises:
+        InputError: The child raised it, or JAX's CUDA plugin is not installed.
+        RuntimeError: The child failed; with the last lines that it printed.
+    """
+    command = [sys.executable, "-m", module]
+    with (
+        tempfile.TemporaryFile() as log,
+        _started(command, request, log) as (process, replies),
+    ):
+        for line in replies:
+            if line.endswith("\n"):  # Else the child was killed while it wrote.
+                _deliver(json.loads(line), on_reply)
+        if process.wait():
+            raise RuntimeError(
+                f"{' '.join(command)}: {_describe_exit(process.returncode)}; its last "
+                f"lines:\n{_last_lines(log)}"
+            )
+
+
+@contextlib.contextmanager
+def _started(
+    command: list[str], request: Mapping[str, Any], log: IO[bytes]
+) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
+    """Starts a child and sends the request; kills the child if it runs on at the end.
+
+    Gives the process and the replies, a file of lines.
+    """
+    variables = environment()
+    read, write = os.pipe()
+    with os.fdopen(read) as replies:
+        try:
+            process = subprocess.Popen(
+                command,
+                env=variables,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                pass_fds=(write,),
+            )
+        finally:
+            os.close(write)  # The child's is the last: when it ends, so do the replies.
+        try:
+            _send(process, {"replies": write, "request": dict(request)})
+            yield process, replies
+        finally:
+            _end(process)
+
+
+def _send(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
+    assert process.stdin is not None
+    # If the child has ended already, its exit code says more than a broken pipe.
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        process.stdin.flush()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.kill()  # Does nothing where it has been waited for.
+    process.wait()
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.close()
+
+
+def _deliver(reply: Reply, on_reply: Callable[[Reply], None]) -> None:
+    if _INPUT_ERROR in reply:
+        raise InputError(reply[_INPUT_ERROR])
+    on_reply(reply)
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"failed with exit code {code}"
+    name = signal.Signals(-code).name
+    if name == "SIGKILL":
+        return "was killed by SIGKILL, as the system does when memory runs out"
+    return f"was ended by {name}"
+
+
+def _last_lines(log: IO[bytes]) -> str:
+    log.seek(max(0, log.seek(0, os.SEEK_END) - _MAX_LOG_BYTES))
+    lines = log.read().decode(errors="replace").splitlines()
+    # XLA's stack traces have a line without text for each frame.
+    return "\n".join([line for line in lines if line.strip()][-_NUM_LOG_LINES:])
+
+
+# The child's side.
+
+
+def serve(handle: Callable[[Request, Callable[[Reply], None]], None]) -> None:
+    """Answers the one request of a process that called `run_module`.
+
+    `handle` gets the request and a function that sends a reply, which it calls as often
+    as it has results. An InputError that it raises is raised in the parent.
+    """
+    message = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.set_inheritable(message["replies"], False)  # Or others could keep it open.
+    with os.fdopen(message["replies"], "w") as replies:
+
+        def reply(result: Reply) -> None:
+            replies.write(json.dumps(result) + "\n")
+            replies.flush()
+
+        try:
+            handle(message["request"], reply)
+        except InputError as error:
+            reply({_INPUT_ERROR: str(error)})
+
+
+def _end_with_parent() -> None:
+    # Not through sys.stdin: its lock, held by a thread, is fatal when Python ends.
+    os.read(sys.stdin.fileno(), 1)  # The parent writes no more, so this is the end.
+    os._exit(1)

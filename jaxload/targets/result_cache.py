@@ -1,0 +1,124 @@
+"""Results that took long to compute, kept on disk by what they were computed from."""
+
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from jaxload.errors import InputError
+from jaxload.files import check_writable, remove_leftovers, write_atomically
+
+_PACKAGE = Path(__file__).parents[1]
+
+# Besides our own code, what decides on a program. JAX refuses a CUDA plugin of another
+# version than its own.
+_DEPENDENCIES = ("flax", "jax", "jaxlib", "optax")
+
+
+class ResultCache:
+    """Results by key, one small file each. Several processes may share a directory.
+
+    Keys and results are what JSON can hold. A key must name everything that the result
+    depends on: the request, the target, and `source_digest()` for the code.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Makes the directory.
+
+        Raises:
+            InputError: It cannot be written; before there is anything to write.
+        """
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{directory}: cannot be made ({error.strerror}); set XDG_CACHE_HOME "
+                "to a directory for results that can be written"
+            ) from error
+        check_writable(directory / "result.json")
+        remove_leftovers(directory)
+        self._directory = directory
+
+    def get(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns the result of a key, or None if its file is missing or damaged."""
+        try:
+            stored = json.loads(self._path(key).read_text())
+        except (OSError, ValueError):  # Not there, not UTF-8, or not JSON.
+            return None
+        if not isinstance(stored, dict):
+            return None
+        # Two keys could share a digest, and a file could have been copied or edited.
+        if _canonical(stored.get("key")) != _canonical(dict(key)):
+            return None
+        result = stored.get("result")
+        return result if isinstance(result, dict) else None
+
+    def put(self, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Keeps a result, in place of any other of that key."""
+        text = json.dumps({"key": dict(key), "result": dict(result)})
+        write_atomically(self._path(key), text + "\n")
+
+    def _path(self, key: Mapping[str, Any]) -> Path:
+        digest = hashlib.sha256(_canonical(dict(key)).encode()).hexdigest()
+        return self._directory / f"{digest}.json"
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def default_directory() -> Path:
+    """Returns the user's directory of results; $XDG_CACHE_HOME decides, if it is set.
+
+    Raises:
+        InputError: It is not, and the user has no home.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not base.is_absolute():  # The standard says to ignore any other.
+        try:
+            base = Path.home() / ".cache"
+        except RuntimeError as error:
+            raise InputError(
+                "cache of results: expected a home directory, got none; set "
+                "XDG_CACHE_HOME to a directory that can be written"
+            ) from error
+    return base / "jaxload" / "targets"
+
+
+@functools.cache
+def source_digest() -> str:
+    """Returns a digest of the code that makes results, as it was at the first call.
+
+    Covers the Python files of jaxload, its compiled extension if there is one, and the
+    versions of the libraries that build and compile programs.
+    """
+    extension = importlib.util.find_spec("jaxload._ffi")
+    origin = extension.origin if extension else None
+    versions = {name: metadata.version(name) for name in _DEPENDENCIES}
+    return _digest(_PACKAGE, Path(origin) if origin else None, versions)
+
+
+def _digest(package: Path, extension: Path | None, versions: dict[str, str]) -> str:
+    digest = hashlib.sha256(_canonical(versions).encode())
+    files = {str(path.relative_to(package)): path for path in _python_files(package)}
+    if extension is not None:
+        files["extension"] = extension
+    for name, path in sorted(files.items()):
+        # Of names and digests, so that no file's end can pass for another's start.
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{name}\0{content}\n".encode())
+    return digest.hexdigest()
+
+
+def _python_files(package: Path) -> Iterator[Path]:
+    # jaxload/models is a link, which Path.glob would not follow.
+    for directory, directories, names in os.walk(package, followlinks=True):
+        if Path(directory) == package and "configs" in directories:
+            directories.remove("configs")  # Inputs: a result's key has their values.
+        paths = (Path(directory, name) for name in names if name.endswith(".py"))
+        yield from (path for path in paths if path.is_file())  # No broken links.

@@ -1,0 +1,152 @@
+"""Config sections `train`, `optimizer` and `flow`."""
+
+import dataclasses
+from dataclasses import field
+from typing import Literal
+
+from jaxload.errors import InputError
+from jaxload.fields import RESUMABLE
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Length of a run, and how often it reports and saves."""
+
+    num_steps: int = field(metadata=RESUMABLE)
+    """Optimizer updates of the whole run."""
+
+    seed: int = 0
+    """Seed of the initial parameters, of the order of samples and of their noise."""
+
+    accumulate: int = 1
+    """Micro-batches that each replica runs per step; more make larger steps in the
+    same memory."""
+
+    log_every: int = field(default=20, metadata=RESUMABLE)
+    """Steps between two lines of a log; a terminal shows every step."""
+
+    checkpoint_every: int = field(default=100, metadata=RESUMABLE)
+    """Steps between two checkpoints; fewer lose less work in a crash and write more.
+    The last step always has one."""
+
+    keep_checkpoints: int = field(default=2, metadata=RESUMABLE)
+    """Checkpoints to keep on disk; older ones are removed."""
+
+    weights: str = ""
+    """Safetensors file or directory that the model starts from; empty: random
+    parameters."""
+
+    def __post_init__(self):
+        for option in dataclasses.fields(self):
+            if option.name == "weights":
+                continue
+            least = 0 if option.name == "seed" else 1
+            value = getattr(self, option.name)
+            if value < least:
+                raise InputError(
+                    f"train.{option.name}={value}: expected {least} or more"
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParamGroup:
+    """Learning rate and weight decay of the parameters whose names match a pattern."""
+
+    pattern: str
+    """Glob over dotted parameter names such as `blocks.self_attention.q.kernel`; `*`
+    also matches dots."""
+
+    learning_rate: float = -1.0
+    """Learning rate after the warm-up, which is that of all parameters; 0 freezes, but
+    saves no memory and keeps the gradients in the norm; -1: optimizer.learning_rate."""
+
+    weight_decay: float = -1.0
+    """AdamW's weight decay of the group's matrices; -1: optimizer.weight_decay."""
+
+    def __post_init__(self):
+        if not self.pattern:
+            raise InputError(
+                "optimizer.groups: expected a pattern, got an empty one; '*' matches "
+                "every parameter"
+            )
+        for name in ("learning_rate", "weight_decay"):
+            value = getattr(self, name)
+            if value < 0 and value != -1:
+                raise InputError(
+                    f"optimizer.groups, pattern {self.pattern!r}: {name}={value}: "
+                    f"expected 0 or more, or -1 for optimizer.{name}"
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """AdamW with warm-up and clipping."""
+
+    learning_rate: float
+    """Learning rate after the warm-up; constant from there on."""
+
+    num_warmup_steps: int = 0
+    """Steps over which the learning rate rises linearly."""
+
+    weight_decay: float = 0.01
+    """AdamW's weight decay of matrices; biases, norms and modulations have none."""
+
+    beta1: float = 0.9
+    """Decay of the running mean of gradients."""
+
+    beta2: float = 0.99
+    """Decay of the running mean of squared gradients."""
+
+    max_grad_norm: float = 1.0
+    """Largest norm of a step's gradients; larger ones are scaled down to it."""
+
+    groups: tuple[ParamGroup, ...] = ()
+    """Parameters with a learning rate or weight decay of their own; the first pattern
+    that matches a name wins."""
+
+    def __post_init__(self):
+        for name in ("learning_rate", "max_grad_norm"):
+            if getattr(self, name) <= 0:
+                raise InputError(
+                    f"optimizer.{name}={getattr(self, name)}: expected more than 0"
+                )
+        for name in ("num_warmup_steps", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise InputError(
+                    f"optimizer.{name}={getattr(self, name)}: expected 0 or more"
+                )
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise InputError(
+                    f"optimizer.{name}={getattr(self, name)}: expected 0 or more and "
+                    "less than 1"
+                )
+        patterns = [group.pattern for group in self.groups]
+        for pattern in patterns:
+            if patterns.count(pattern) > 1:
+                raise InputError(
+                    f"optimizer.groups: pattern {pattern!r}: expected it once, got it "
+                    f"{patterns.count(pattern)} times; keep one"
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlowConfig:
+    """Noise levels and conditioning of the flow-matching loss."""
+
+    sigma_sampler: Literal["uniform", "logit_normal"] = "logit_normal"
+    """Distribution of the noise level in [0, 1], before the shift."""
+
+    shift: float = 1.0
+    """Moves noise levels up, as long sequences want: s*sigma / (1 + (s-1)*sigma)."""
+
+    caption_dropout: float = 0.1
+    """Share of samples trained without their caption, which guidance needs later."""
+
+    def __post_init__(self):
+        if self.shift <= 0:
+            raise InputError(f"flow.shift={self.shift}: expected a positive number")
+        if not 0 <= self.caption_dropout <= 1:
+            raise InputError(
+                f"flow.caption_dropout={self.caption_dropout}: expected 0 to 1"
+            )

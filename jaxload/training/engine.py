@@ -1,0 +1,92 @@
+"""The engine: local programs per group, and one global update."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+
+from jaxload.balance.program import Program
+from jaxload.parallel.placement import Group, Placement
+from jaxload.training.step import Sums, TrainState
+
+MicroStep = Callable[[Any, Any, Sums, Mapping[str, jax.Array]], Sums]
+"""(step, model, sums, batch) -> sums, compiled for one group."""
+
+Update = Callable[[TrainState, Sums], tuple[TrainState, Sums, dict[str, jax.Array]]]
+"""(state without frozen parameters, sums) -> (state, sums of zero, scalars)."""
+
+
+class Engine:
+    """Holds the state of a run and advances it, whatever the policy of its schedule.
+
+    Each group runs micro-steps on its own mesh, with a view of the state and of its
+    part of the sums; nothing inside a micro-step crosses groups. The update runs on the
+    global mesh. Views share the buffers of the arrays that they are taken from, so that
+    donating one ends the other: views are taken anew after each update. Frozen
+    parameters are never donated, and their views are taken once.
+    """
+
+    def __init__(
+        self,
+        placement: Placement,
+        micro_steps: Mapping[tuple[int, Program], MicroStep],
+        update: Update,
+        state: TrainState,
+        sums: Sums,
+    ):
+        """Takes over the state and the sums, whose arrays the engine will donate.
+
+        Args:
+            placement: Where both lie.
+            micro_steps: Compiled programs, by group and program.
+            update: The compiled update.
+            state: The training state on the global mesh.
+            sums: Sums of zero on the global mesh.
+        """
+        self._placement = placement
+        self._micro_steps = micro_steps
+        self._update = update
+        self._frozen = {
+            group.index: placement.state_view(state.frozen, group)
+            for group in placement.local_groups
+        }
+        self._state = state
+        self._take_views(sums)
+
+    @property
+    def state(self) -> TrainState:
+        """The training state on the global mesh, valid until the next update."""
+        return self._state
+
+    def micro_step(
+        self, group: Group, program: Program, batch: Mapping[str, jax.Array]
+    ) -> None:
+        """Starts a micro-batch on a local group, and does not wait for it."""
+        index = group.index
+        step, params = self._views[index]
+        self._sums[index] = self._micro_steps[index, program](
+            step, (params, self._frozen[index]), self._sums[index], batch
+        )
+
+    def update(self) -> dict[str, jax.Array]:
+        """Ends the step: sums over groups, applies the optimizer; returns scalars."""
+        parts = [self._sums[group.index] for group in self._placement.local_groups]
+        sums = self._placement.join_sums(parts)
+        self._views, self._sums, frozen = {}, {}, self._state.frozen
+        state, sums, scalars = self._update(self._state.without_frozen(), sums)
+        self._state = TrainState(**(vars(state) | {"frozen": frozen}))
+        self._take_views(sums)
+        return scalars
+
+    def is_idle(self, group: Group) -> bool:
+        """Returns whether a local group has finished all that it was given."""
+        leaves = jax.tree.leaves(self._sums[group.index])
+        return all(leaf.is_ready() for leaf in leaves)
+
+    def _take_views(self, sums: Sums) -> None:
+        local, read = (
+            self._placement.local_groups,
+            (self._state.step, self._state.params),
+        )
+        self._views = {g.index: self._placement.state_view(read, g) for g in local}
+        self._sums = {g.index: self._placement.sums_view(sums, g) for g in local}

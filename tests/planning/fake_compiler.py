@@ -1,0 +1,51 @@
+"""A compiler that is made up: bytes by a formula, and a list of what was compiled."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from jaxload.balance.program import Program, Remat
+from jaxload.planning.footprint import SAMPLE, UPDATE, Request
+
+FIXED = 1_000
+PER_TOKEN: Mapping[Remat, int] = {"none": 10, "attention": 5, "full": 2}
+
+
+def line(program: Program) -> int:
+    """Returns bytes that are a line in the tokens of a device."""
+    return FIXED + PER_TOKEN[program.remat] * program.tokens_per_device
+
+
+@dataclasses.dataclass
+class FakeCompiler:
+    """Tells the bytes of programs without compiling any."""
+
+    bytes_of: Callable[[Program], int] = line
+    others: Mapping[str, int] = dataclasses.field(
+        default_factory=lambda: {UPDATE: 900, SAMPLE: 800}
+    )
+    compiled: list[Request] = dataclasses.field(default_factory=list)
+    """Every request, in order; one that is repeated is there twice."""
+
+    @property
+    def device_kind(self) -> str:
+        """Name of the type of device."""
+        return "fake"
+
+    @property
+    def programs(self) -> list[Program]:
+        """Micro-steps that were compiled, in order."""
+        return [request for request in self.compiled if isinstance(request, Program)]
+
+    def footprints(
+        self, requests: Sequence[Request], *, on_done: Callable[[], None]
+    ) -> dict[Request, int]:
+        """Returns the bytes of each program by the formula."""
+        found: dict[Request, int] = {}
+        for request in requests:
+            self.compiled.append(request)
+            is_program = isinstance(request, Program)
+            found[request] = (
+                self.bytes_of(request) if is_program else self.others[request]
+            )
+            on_done()
+        return found

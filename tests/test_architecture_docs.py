@@ -1,0 +1,27 @@
+"""The functions that docs/architecture.md names are there."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+SECTION = PAGE.read_text().split("## The way of one sample")[1].split("\n## ")[0]
+NAMES = re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", SECTION)
+NAMES = [name for name in NAMES if name != "metrics.jsonl"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_named_function_exists(name: str):
+    package, module, *attributes = name.split(".")
+    found = importlib.import_module(f"jaxload.{package}.{module}")
+    for attribute in attributes:
+        found = getattr(found, attribute)
+    assert found is not None
+
+
+def test_the_list_covers_the_way_from_file_to_update():
+    packages = {name.split(".")[0] for name in NAMES}
+    assert {"media", "codecs", "data", "balance", "parallel", "training"} <= packages
+    assert len(NAMES) > 15

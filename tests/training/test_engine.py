@@ -1,0 +1,111 @@
+"""Tests of jaxload.training.engine: one step on several placements of two devices."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+
+from jaxload.balance.program import Grid, Program
+from jaxload.config import Config
+from jaxload.data.batch_spec import batch_spec, random_batch
+from jaxload.parallel.config import MeshConfig
+from jaxload.parallel.placement import Placement, place
+from jaxload.runs.setup import trainer_of
+from jaxload.testing import assert_trees_close
+from jaxload.training.engine import Engine
+from jaxload.training.lowering import Lowering
+from jaxload.training.step import TrainState
+
+BATCH = 4
+PLACEMENTS = {
+    "one device": (MeshConfig(), 1),
+    "replica": (MeshConfig(replica=2), 2),
+    "fsdp": (MeshConfig(fsdp=2), 2),
+    "tensor": (MeshConfig(tensor=2), 2),
+}
+
+
+def make_engine(config: Config, placement: Placement) -> tuple[Engine, Program]:
+    lowering = Lowering(trainer_of(config), placement)
+    program = Program(form=Grid(2, 4, 4), batch=BATCH, layout=placement.layout)
+    micro_steps = {
+        (group.index, program): lowering.micro_step(program, group).compile()
+        for group in placement.groups
+    }
+    state, sums = lowering.init("noise").compile()()
+    # Away from the zeros of an untrained model, so that every gradient is something.
+    params = jax.tree.map(
+        lambda x, sharding: jax.device_put(x + 0.05, sharding),
+        state.params,
+        jax.tree.map(lambda x: x.sharding, state.params),
+    )
+    state = dataclasses.replace(state, params=params)
+    update = lowering.update().compile()
+    return Engine(placement, micro_steps, update, state, sums), program
+
+
+def micro_batch(
+    config: Config, program: Program, replica: int
+) -> dict[str, np.ndarray]:
+    """Returns the samples of a logical replica; ids differ between replicas."""
+    arrays = random_batch(batch_spec(config.model, program), seed=replica)
+    return arrays | {"id": arrays["id"] + BATCH * replica}
+
+
+def run_step(engine: Engine, program: Program, config: Config, placement: Placement):
+    """Runs the micro-batches of two logical replicas, and the update."""
+    for replica in range(2):
+        group = placement.group_of(replica)
+        batch = group.place_batch(micro_batch(config, program, replica))
+        engine.micro_step(group, program, batch)
+    return jax.device_get(engine.update())
+
+
+@pytest.fixture(scope="module")
+def results(debug_config: Config) -> dict[str, tuple[dict[str, Any], TrainState]]:
+    """Scalars of the second step and the state after it, by placement."""
+    found = {}
+    for name, (mesh, num_devices) in PLACEMENTS.items():
+        placement = place(mesh, jax.devices()[:num_devices])
+        engine, program = make_engine(debug_config, placement)
+        run_step(engine, program, debug_config, placement)
+        scalars = run_step(engine, program, debug_config, placement)
+        found[name] = (scalars, engine.state)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in PLACEMENTS if name != "one device"])
+def test_a_step_is_the_same_wherever_it_runs(results: dict, name: str):
+    scalars, state = results[name]
+    expected, expected_state = results["one device"]
+    assert int(state.step) == 2
+    for key, value in expected.items():
+        np.testing.assert_allclose(scalars[key], value, rtol=2e-5, err_msg=key)
+    assert_trees_close(
+        jax.device_get(state.statistics), jax.device_get(expected_state.statistics)
+    )
+
+
+@pytest.mark.slow
+def test_every_group_holds_the_same_parameters_after_an_update(results: dict):
+    _, state = results["replica"]
+    for leaf in jax.tree.leaves(state.params):
+        first, second = (shard.data for shard in leaf.addressable_shards)
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.slow
+def test_the_state_keeps_its_shardings(results: dict, debug_config: Config):
+    for name, (mesh, num_devices) in PLACEMENTS.items():
+        placement = place(mesh, jax.devices()[:num_devices])
+        lowering = Lowering(trainer_of(debug_config), placement)
+        _, state = results[name]
+        for leaf, wanted in zip(
+            jax.tree.leaves(state), jax.tree.leaves(lowering.state), strict=True
+        ):
+            assert isinstance(leaf.sharding, NamedSharding)
+            assert leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim), name
