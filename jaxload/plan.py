@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload import command
+from jaxload.balance.program import Layout
 from jaxload.config import Config
 from jaxload.data.manifest import read_manifest
 from jaxload.data.workload import is_prepared
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     samples = _samples(
         config,
         args.manifest,
+        hardware.mesh.layout,
         num_replicas=replicas,
         max_bad_share=args.max_bad_share,
         console=console,
@@ -81,6 +83,7 @@ def _make_parser() -> argparse.ArgumentParser:
 def _samples(
     config: Config,
     path: Path | None,
+    layout: Layout,
     *,
     num_replicas: int,
     max_bad_share: float,
@@ -91,12 +94,14 @@ def _samples(
         manifest = (
             open_dataset(config, console) if path is None else read_manifest(path)
         )
-        return prepared_samples(manifest, config.balance, num_replicas=num_replicas)
+        return prepared_samples(
+            manifest, config.balance, layout, num_replicas=num_replicas
+        )
     survey = survey_manifest(
         path, config.shapes, max_bad_share=max_bad_share, console=console
     )
     return surveyed_samples(
-        survey, config.shapes, config.balance, num_replicas=num_replicas
+        survey, config.shapes, config.balance, layout, num_replicas=num_replicas
     )
 
 

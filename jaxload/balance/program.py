@@ -1,6 +1,7 @@
 """Programs: what XLA compiles once, and what a plan, a schedule and a run count in."""
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 from jaxload.errors import InputError
@@ -61,6 +62,10 @@ class Layout:
     def devices_per_sample(self) -> int:
         """Devices that share the sequence of one sample."""
         return self.ring * self.heads
+
+    def smallest_batch(self, multiple: int = 1) -> int:
+        """Returns the least multiple of `multiple` that the devices share evenly."""
+        return math.lcm(self.batch, multiple)
 
     def __str__(self) -> str:
         return f"{self.batch}x{self.ring}x{self.heads}"

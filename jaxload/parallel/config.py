@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import field
 
+from jaxload.balance.program import Layout
 from jaxload.errors import InputError
 from jaxload.fields import RESUMABLE
 
@@ -39,3 +40,8 @@ class MeshConfig:
     def devices_per_group(self) -> int:
         """Devices that hold one copy of the model."""
         return self.fsdp * self.tensor
+
+    @property
+    def layout(self) -> Layout:
+        """How a group's devices share a micro-batch: each has samples of its own."""
+        return Layout(batch=self.fsdp)

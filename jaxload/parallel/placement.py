@@ -99,11 +99,6 @@ class Placement:
         """How a group's devices share a micro-batch: each has samples of its own."""
         return Layout(batch=self.mesh.shape[FSDP_AXIS])
 
-    @staticmethod
-    def layout_of(mesh: MeshConfig) -> Layout:
-        """Returns the layout of a mesh that need not be there."""
-        return Layout(batch=mesh.fsdp)
-
     @property
     def devices_per_group(self) -> int:
         """Devices that hold one copy of the model."""

@@ -5,7 +5,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from jaxload.balance.program import Layout
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import ModelConfig
@@ -61,7 +60,7 @@ def lay_out(plan: Plan, mesh: MeshConfig) -> Plan:
     """
     if _group(plan.mesh) == _group(mesh):
         return dataclasses.replace(plan, mesh=mesh)
-    layout = Layout(batch=mesh.fsdp)
+    layout = mesh.layout
     uneven = next((b for b in plan.buckets if b.batch % layout.batch), None)
     if uneven is not None:
         raise InputError(

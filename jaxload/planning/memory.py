@@ -1,7 +1,6 @@
 """The memory budget of a plan: tokens, or bytes that the compiler confirms."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -63,7 +62,7 @@ class TokenMemory:
 
     def limit(self, shape: Shape) -> Limit:
         """Returns the largest program whose devices hold no more tokens."""
-        unit = math.lcm(self.layout.batch, self.multiple)
+        unit = self.layout.smallest_batch(self.multiple)
         smallest = Program(
             form=Grid.of(shape), batch=unit, layout=self.layout, remat=self.remat
         )
@@ -106,7 +105,7 @@ class CompiledMemory:
         self._layout = layout
         self._remats = tuple(remats)
         self._console = console
-        self._unit = math.lcm(layout.batch, config.batch_multiple)
+        self._unit = layout.smallest_batch(config.batch_multiple)
         self._laws: dict[Remat, MemoryLaw] = {}
         self._remat_of: dict[Shape, Remat] = {}
         self._found: dict[Request, int] = {}

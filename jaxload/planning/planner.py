@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.cost import CostModel
@@ -238,7 +237,7 @@ def _planned_limit(plan: Plan, shape: Shape) -> Limit:
     """Returns the largest program of a shape that a plan has."""
     programs = [b.program for b in plan.buckets if b.shape == shape]
     largest = max(programs, key=lambda program: program.batch)
-    unit = math.lcm(largest.layout.batch, plan.config.batch_multiple)
+    unit = largest.layout.smallest_batch(plan.config.batch_multiple)
     return Limit(program=largest, fits=True, unit=unit)
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 
 from jaxload.balance.config import BalanceConfig
+from jaxload.balance.program import Layout
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.planning.survey import Survey
@@ -28,59 +29,75 @@ class Samples:
 
 
 def prepared_samples(
-    manifest: Manifest, config: BalanceConfig, *, num_replicas: int
+    manifest: Manifest,
+    config: BalanceConfig,
+    layout: Layout,
+    *,
+    num_replicas: int,
 ) -> Samples:
     """Counts the samples of a dataset, whose shapes are fixed."""
     counts = {shape: len(rows) for shape, rows in manifest.rows_by_shape.items()}
     return Samples(
-        cover=_exact_cover(counts, config, num_replicas),
+        cover=_exact_cover(counts, config, layout, num_replicas),
         dataset=manifest.digest(),
         rules=None,
     )
 
 
 def surveyed_samples(
-    survey: Survey, rules: ShapeRules, config: BalanceConfig, *, num_replicas: int
+    survey: Survey,
+    rules: ShapeRules,
+    config: BalanceConfig,
+    layout: Layout,
+    *,
+    num_replicas: int,
 ) -> Samples:
     """Chooses shapes for a list of samples that are not prepared yet."""
     chosen = cover(
         survey.clips,
         rules=rules,
         max_shapes=config.max_buckets,
-        min_samples=_min_samples(config, num_replicas),
+        min_samples=_min_samples(config, layout, num_replicas),
     )
     chosen = dataclasses.replace(chosen, left_out=(*survey.bad, *chosen.left_out))
     return Samples(cover=chosen, dataset=_survey_digest(survey), rules=rules)
 
 
 def random_samples(
-    shapes: tuple[str, ...], config: BalanceConfig, *, num_replicas: int
+    shapes: tuple[str, ...],
+    config: BalanceConfig,
+    layout: Layout,
+    *,
+    num_replicas: int,
 ) -> Samples:
     """Pretends that there are random samples of some shapes, to try a config with."""
-    count = _RANDOM_PER_REPLICA * num_replicas
+    count = _RANDOM_PER_REPLICA * num_replicas * layout.batch
     counts = {Shape.parse(text): count for text in shapes}
     return Samples(
-        cover=_exact_cover(counts, config, num_replicas), dataset="random", rules=None
+        cover=_exact_cover(counts, config, layout, num_replicas),
+        dataset="random",
+        rules=None,
     )
 
 
 def _exact_cover(
-    counts: dict[Shape, int], config: BalanceConfig, num_replicas: int
+    counts: dict[Shape, int], config: BalanceConfig, layout: Layout, num_replicas: int
 ) -> Cover:
     return cover_exactly(
         counts,
         max_shapes=config.max_buckets,
-        min_samples=_min_samples(config, num_replicas),
+        min_samples=_min_samples(config, layout, num_replicas),
     )
 
 
-def _min_samples(config: BalanceConfig, num_replicas: int) -> int:
-    """Returns the samples that a shape needs: in lockstep, one for each replica."""
+def _min_samples(config: BalanceConfig, layout: Layout, num_replicas: int) -> int:
+    """Returns the samples that a shape needs: in lockstep, a batch for each replica."""
     if num_replicas < 1:
         raise InputError(f"{num_replicas} replicas: expected 1 or more")
+    smallest = layout.smallest_batch(config.batch_multiple)
     if config.policy == "lockstep":
-        return num_replicas
-    return min(num_replicas, _MIN_SAMPLES)
+        return num_replicas * smallest
+    return max(smallest, min(num_replicas, _MIN_SAMPLES))
 
 
 def _survey_digest(survey: Survey) -> str:

@@ -11,7 +11,7 @@ from rich.console import Console
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostModel
 from jaxload.balance.mixed import Mixed
-from jaxload.balance.program import Remat
+from jaxload.balance.program import Layout, Remat
 from jaxload.balance.scenario import Scenario, can_lockstep
 from jaxload.balance.schedule import Lockstep
 from jaxload.balance.simulation import POLICIES, Played, make_schedule, play
@@ -118,7 +118,7 @@ def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
         max_tokens=1, policy="mixed", max_buckets=options.max_buckets
     )
     chosen = surveyed_samples(
-        survey, options.rules, config, num_replicas=options.num_replicas
+        survey, options.rules, config, Layout(), num_replicas=options.num_replicas
     ).cover
     longest = max(shape.tokens for shape in chosen.shapes)
     max_tokens = int(options.memory_headroom * longest)

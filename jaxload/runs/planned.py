@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from jaxload.balance.config import BalanceConfig
+from jaxload.balance.program import Layout
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
 from jaxload.files import read_json
@@ -68,7 +69,13 @@ def make_plan(
     """
     num_groups = hardware.mesh.replica
     if plan_file is None:
-        samples = _samples(config, manifest, config.balance, num_groups)
+        samples = _samples(
+            config,
+            manifest,
+            config.balance,
+            hardware.mesh.layout,
+            num_groups,
+        )
         planner = make_planner(
             config, samples, hardware, console, num_replicas=num_groups
         )
@@ -79,7 +86,9 @@ def make_plan(
     # The plan has chosen shapes: all others are counted, and take no planned one's
     # place.
     every_shape = dataclasses.replace(plan.config, max_buckets=sys.maxsize)
-    samples = _samples(config, manifest, every_shape, plan.num_replicas)
+    samples = _samples(
+        config, manifest, every_shape, plan.mesh.layout, plan.num_replicas
+    )
     return apply_plan(plan, samples)
 
 
@@ -87,12 +96,13 @@ def _samples(
     config: Config,
     manifest: Manifest | None,
     balance: BalanceConfig,
+    layout: Layout,
     num_replicas: int,
 ) -> Samples:
     if manifest is not None:
-        return prepared_samples(manifest, balance, num_replicas=num_replicas)
+        return prepared_samples(manifest, balance, layout, num_replicas=num_replicas)
     shapes = config.data.random_shapes
-    return random_samples(shapes, balance, num_replicas=num_replicas)
+    return random_samples(shapes, balance, layout, num_replicas=num_replicas)
 
 
 def read_plan(path: Path) -> Plan:

@@ -146,7 +146,7 @@ def make_planner(
 
 def make_memory(config: Config, hardware: Hardware, console: Console) -> Memory:
     """Returns the memory budget of a config: bytes where they are known, or tokens."""
-    layout = Placement.layout_of(hardware.mesh)
+    layout = hardware.mesh.layout
     remats = remats_to_try(config.model.remat)
     budget = memory_budget(config.balance, hardware.memory_bytes)
     if budget and hardware.compiler is None:
