@@ -39,7 +39,7 @@ check: lint ## Checks format, lint and types, and runs the fast tests: a few min
 test: setup .venv/.clips $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ## Runs every test but those of soak; ARGS="-k name" chooses.
 	$(require) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak" $(ARGS)
 
-soak: setup .venv/.clips ## Runs the long tests: kills, and runs on eight devices.
+soak: setup .venv/.clips ## Runs the long tests: training on eight devices.
 	$(require) $(BIN)/python -m pytest -n 2 --dist loadfile -m soak $(ARGS)
 
 parity: setup .venv/.torch ## Compares the models with diffusers, live; ARGS="-k mmdit" chooses.

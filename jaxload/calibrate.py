@@ -10,13 +10,12 @@ from rich.console import Console
 
 from jaxload import command
 from jaxload.errors import InputError
-from jaxload.files import check_writable, write_atomically
+from jaxload.files import write_atomically
 from jaxload.planning.timing import measure_costs
 from jaxload.reports.calibration import draw_fit, print_fit
-from jaxload.runs.setup import this_placement, trainer_of
-from jaxload.training.lowering import Lowering
+from jaxload.runs.setup import local_hardware, memory_budget, this_placement
 
-_SECTIONS = ("balance", "model")
+_SECTIONS = ("balance", "mesh", "model")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, config = command.parse(parser, argv, command.load_config, sections=_SECTIONS)
     _check_arguments(args)
     console = Console()
-    lowering = Lowering(trainer_of(config), this_placement(config))
-    fit = measure_costs(config, lowering, seconds=args.seconds, console=console)
+    hardware = local_hardware(config, this_placement(config))
+    assert hardware.lowering is not None
+    fit = measure_costs(
+        config,
+        hardware.lowering,
+        budget=memory_budget(config.balance, hardware.memory_bytes),
+        seconds=args.seconds,
+        console=console,
+    )
     print_fit(fit, console)
     figure = args.out.with_suffix(".png")
     write_atomically(args.out, json.dumps(fit.to_dict(), indent=2) + "\n")
@@ -54,12 +60,7 @@ def _check_arguments(args: argparse.Namespace) -> None:
     """Finds before measuring what would be wrong after it."""
     if not 0 < args.seconds < math.inf:
         raise InputError(f"--seconds {args.seconds:g}: expected a positive number")
-    if args.out.suffix != ".json" or args.out.is_dir():
-        raise InputError(
-            f"--out {args.out}: expected a file that ends in .json; its figure gets "
-            "the same name"
-        )
-    check_writable(args.out)
+    command.check_json_path(args.out)
 
 
 if __name__ == "__main__":

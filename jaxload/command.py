@@ -1,6 +1,7 @@
 """Command lines: `--config`, `--set`, `--help` and exit codes of all commands."""
 
 import argparse
+import os
 import shutil
 import signal
 import sys
@@ -13,6 +14,9 @@ from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.field_help import FieldHelp
+from jaxload.files import check_writable
+from jaxload.models.presets import PRESETS
+from jaxload.targets.gpus import TARGETS
 
 # Linked into the package, so that an installed jaxload has its presets with it.
 DEMO = Path(__file__).parent / "configs" / "demo.py"
@@ -58,7 +62,8 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a Python file with get_config(); the demo by default",
     )
-    add_set_argument(parser, "change a field, or choose a model by name: model=NAME")
+    names = ", ".join(PRESETS)
+    add_set_argument(parser, f"change a field, or choose a model, model=NAME: {names}")
 
 
 def add_set_argument(
@@ -79,8 +84,8 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="GPU",
-        help="type of GPU to compile for, here or not, such as h100-80gb; the devices "
-        "of this machine by default",
+        help=f"type of GPU to compile for, here or not: {', '.join(TARGETS)}; the "
+        "devices of this machine by default",
     )
     parser.add_argument(
         "--devices",
@@ -103,6 +108,16 @@ def add_bad_share_argument(
         metavar="SHARE",
         help=f"share of {what} (default: %(default)s)",
     )
+
+
+def check_json_path(path: Path) -> None:
+    """Refuses an `--out` that a file and the figure beside it cannot both have."""
+    if path.suffix != ".json" or path.is_dir():
+        raise InputError(
+            f"--out {path}: expected a file that ends in .json; its figure gets the "
+            "same name"
+        )
+    check_writable(path)
 
 
 def parse(
@@ -150,6 +165,10 @@ def run(name: str, main: Callable[[], int], *, again: str = START_AGAIN) -> NoRe
     except InputError as error:
         print(f"{name}: {error}", file=sys.stderr)
         code = 2
+    except BrokenPipeError:  # Such as `--help | head`: nobody reads on.
+        # Or Python would fail when it flushes what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
     except KeyboardInterrupt:
         print(f"\n{name}: interrupted; {again}", file=sys.stderr)
         code = 130

@@ -6,7 +6,7 @@ import runpy
 import traceback
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxload import field_help, field_paths, field_types
 from jaxload.balance.config import BalanceConfig
@@ -19,6 +19,8 @@ from jaxload.parallel.config import MeshConfig
 from jaxload.sampling.config import SampleConfig
 from jaxload.shapes.clips import ShapeRules
 from jaxload.training.config import FlowConfig, OptimizerConfig, TrainConfig
+
+Section = TypeVar("Section")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,9 +38,17 @@ class Config:
     train: TrainConfig
     sample: SampleConfig
 
+    @property
+    def random_shapes(self) -> tuple[str, ...]:
+        """Latent shapes that stand in for a dataset that is not there."""
+        if self.data.random_shapes or self.synthetic is None:
+            return self.data.random_shapes
+        return self.synthetic.shapes
 
-def load(path: Path) -> Config:
+
+def load(path: str | Path) -> Config:
     """Runs a config file's `get_config()`."""
+    path = Path(path)
     if not path.is_file():
         what = "expected a file, got a directory" if path.is_dir() else "no such file"
         siblings = [str(p) for p in sorted(path.parent.glob("*.py"))]
@@ -51,6 +61,8 @@ def load(path: Path) -> Config:
         raise InputError(
             f"config {path}: line {error.lineno}: {error.msg}; correct the file"
         ) from error
+    except (ImportError, NameError) as error:
+        raise _name_error(path, error) from error
     if not callable(get_config):
         raise InputError(
             f"config {path}: expected a function get_config() that returns a Config, "
@@ -58,6 +70,8 @@ def load(path: Path) -> Config:
         )
     try:
         config = get_config()
+    except (ImportError, NameError) as error:
+        raise _name_error(path, error) from error
     except (AttributeError, TypeError) as error:
         raise _construction_error(path, error) from error
     if not isinstance(config, Config):
@@ -106,6 +120,11 @@ def from_dict(content: Mapping[str, Any]) -> Config:
     return field_types.build(Config, content, path="")
 
 
+def section_from_dict(section: type[Section], content: Any, path: str) -> Section:
+    """Builds one section from nested dictionaries; `path` is its name in messages."""
+    return field_types.build(section, content, path=path)
+
+
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """Returns the fields in which two configs differ, by path, with both values."""
     found = sorted(field_paths.differences(old, new), key=lambda row: row[0])
@@ -131,6 +150,14 @@ def _suggest_path(config: Config, name: str) -> str:
         if leaf.name == name:
             return f"; did you mean {leaf.path!r}?"
     return field_types.suggest(name, (leaf.path for leaf in field_paths.leaves(config)))
+
+
+def _name_error(path: Path, error: Exception) -> InputError:
+    """Names the last line of a config file that led to an error."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f.lineno for f in frames if Path(f.filename).resolve() == path.resolve()]
+    where = f"line {lines[-1]}: " if lines else ""
+    return InputError(f"config {path}: {where}{error}; correct the file")
 
 
 def _construction_error(path: Path, error: Exception) -> Exception:

@@ -11,12 +11,17 @@ from jaxload.balance.program import Layout
 from jaxload.config import Config
 from jaxload.data.manifest import read_manifest
 from jaxload.data.workload import is_prepared
-from jaxload.files import check_writable, write_atomically
+from jaxload.files import write_atomically
 from jaxload.planning.plan import to_json
-from jaxload.planning.samples import Samples, prepared_samples, surveyed_samples
+from jaxload.planning.samples import (
+    Samples,
+    prepared_samples,
+    random_samples,
+    surveyed_samples,
+)
 from jaxload.planning.survey import survey_manifest
 from jaxload.reports.plan import draw_plan, print_plan
-from jaxload.runs.dataset import open_dataset
+from jaxload.runs.dataset import open_if_there
 from jaxload.runs.setup import find_hardware, make_planner
 
 _SECTIONS = ("balance", "mesh", "shapes", "model")
@@ -28,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _make_parser(), argv, command.load_config, sections=_SECTIONS
     )
     if args.out is not None:
-        check_writable(args.out)
+        command.check_json_path(args.out)
     console = Console()
     hardware = find_hardware(config, target=args.target, num_devices=args.devices)
     replicas = hardware.mesh.replica if args.replicas is None else args.replicas
@@ -92,8 +97,14 @@ def _samples(
     """Counts the samples of a dataset, or of a list that is not prepared yet."""
     if path is None or is_prepared(path):
         manifest = (
-            open_dataset(config, console) if path is None else read_manifest(path)
+            open_if_there(config, console, draw=True)
+            if path is None
+            else read_manifest(path)
         )
+        if manifest is None:
+            return random_samples(
+                config.random_shapes, config.balance, layout, num_replicas=num_replicas
+            )
         return prepared_samples(
             manifest, config.balance, layout, num_replicas=num_replicas
         )

@@ -11,6 +11,7 @@ from jaxload import command
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.runs.dry_run import dry_run
+from jaxload.runs.planned import follow_plan
 from jaxload.runs.run import train
 from jaxload.runs.setup import find_hardware
 from jaxload.runs.workdir import WorkDir, claim_workdir
@@ -49,12 +50,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     command.add_target_arguments(parser)
     args, config = command.parse(parser, argv, _load_config, sections=_SECTIONS)
+    _check_arguments(args)
     console = Console()
+    if args.plan is not None:
+        config = follow_plan(config, args.plan, args.set, console)
     if args.dry_run:
         hardware = find_hardware(config, target=args.target, num_devices=args.devices)
         dry_run(config, hardware, console, plan_file=args.plan)
         return 0
-    _check_arguments(args)
     path = _workdir_path(args)
     with claim_workdir(path, config, resume=args.resume) as workdir:
         if workdir.is_finished(config):
@@ -70,6 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
+    if args.dry_run:
+        if args.resume:
+            raise InputError(
+                "--dry-run --resume: a dry run begins a run that it does not write; "
+                "leave out one of them"
+            )
+        return
     for name in ("target", "devices"):
         if getattr(args, name) is not None:
             raise InputError(
@@ -84,7 +94,7 @@ def _workdir_path(args: argparse.Namespace) -> Path:
 
 def _load_config(args: argparse.Namespace) -> Config:
     workdir = WorkDir(_workdir_path(args))
-    if args.resume and args.config is None and workdir.config.exists():
+    if args.resume and args.config is None:
         return workdir.read_config()
     return command.load_config(args)
 

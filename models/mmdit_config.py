@@ -36,6 +36,11 @@ class MMDiTConfig(TransformerConfig):
     rope_widths: tuple[int, ...] = (16, 56, 56)
     """Channels of a head that turn with frames, rows and columns."""
 
+    @property
+    def num_joint_text_tokens(self) -> int:
+        """Text tokens that attend together with those of the latent: all of them."""
+        return self.num_text_tokens
+
     def __post_init__(self):
         super().__post_init__()
         if (

@@ -87,6 +87,11 @@ class TransformerConfig:
         return self.width // self.num_heads
 
     @property
+    def num_joint_text_tokens(self) -> int:
+        """Text tokens that attend together with those of the latent."""
+        return 0
+
+    @property
     def in_channels(self) -> int:
         """Channels of what goes into the model."""
         return self.channels

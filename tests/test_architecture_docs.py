@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
-SECTION = PAGE.read_text().split("## The way of one sample")[1].split("\n## ")[0]
+SECTION = PAGE.read_text().split("## The path of one sample")[1].split("\n## ")[0]
 NAMES = re.findall(r"`((?:[a-z_]+\.)+[A-Za-z_.]+)`", SECTION)
 NAMES = [name for name in NAMES if name != "metrics.jsonl"]
 

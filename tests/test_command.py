@@ -56,7 +56,7 @@ def sections_in(text: str) -> list[str]:
             ],
         ),
         ("plan", ["balance", "mesh", "shapes", "model"]),
-        ("calibrate", ["balance", "model"]),
+        ("calibrate", ["balance", "mesh", "model"]),
         ("prepare", ["data", "shapes", "model", "balance"]),
     ],
 )

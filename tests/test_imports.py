@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
         *("planning", "reports", "targets", "training"),
     },
     **{name: {*READING, "fields"} - {name} for name in sorted(READING)},
-    "command": {"config", "field_help"},
+    "command": {"config", "field_help", "models", "targets"},
     "cli": {"command"},
     "__main__": {"cli"},
 }

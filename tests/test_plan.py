@@ -1,7 +1,9 @@
 """Tests of `python -m jaxload.plan`, and of its way through prepare to train."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -78,6 +80,36 @@ def test_plans_for_a_manifest_of_media(root: Path, manifest_file: Path, policy, 
     assert bool(plan.patterns or plan.rest) == (policy == "mixed")
 
 
+def write_fit(
+    path: Path,
+    timings: Sequence[Timing],
+    model: Mapping[str, Any],
+    devices_per_group: int = 1,
+) -> None:
+    fit = fit_costs(
+        timings,
+        source="measured once",
+        model=model,
+        devices_per_group=devices_per_group,
+    )
+    path.write_text(json.dumps(fit.to_dict()))
+
+
+def test_costs_of_another_model_are_refused(root: Path, manifest_file: Path):
+    timings = [
+        Timing(batch=b, tokens=s, seconds=0.01 + 1e-6 * b * s + 1e-11 * b * s * s)
+        for s in (1_560, 7_800, 14_040)
+        for b in (1, 2, 4)
+    ]
+    fit = manifest_file.with_name("other.json")
+    model = plan_for(root, manifest_file)["model"]
+    width = model["width"]
+    write_fit(fit, timings, model | {"width": 2 * width, "depth": 99})
+    message = rf"{2 * width} there and {width} here and 1 more; measure this one"
+    with pytest.raises(InputError, match=message):
+        plan_for(root, manifest_file, "--set", f"balance.costs={fit}")
+
+
 def test_costs_of_a_fit_are_used_and_named(root: Path, manifest_file: Path):
     timings = [
         Timing(batch=b, tokens=s, seconds=0.01 + 1e-6 * b * s + 1e-11 * b * s * s)
@@ -85,7 +117,7 @@ def test_costs_of_a_fit_are_used_and_named(root: Path, manifest_file: Path):
         for b in (1, 2, 4)
     ]
     fit = manifest_file.with_name("fit.json")
-    fit.write_text(json.dumps(fit_costs(timings, source="measured once").to_dict()))
+    write_fit(fit, timings, plan_for(root, manifest_file)["model"])
     content = plan_for(root, manifest_file, "--set", f"balance.costs={fit}")
     assert content["sources"]["cost"] == "measured once"
     assert content["cost_model"]["unit"] == "s"
@@ -114,7 +146,7 @@ def test_bytes_are_compiled_and_confirmed(tmp_path: Path, root: Path):
     assert plan_command.main(arguments) == 0
     content = json.loads(out.read_text())
     memory = content["sources"]["memory"]
-    assert memory.startswith("1,000,000 bytes of each device; programs by memory_an")
+    assert memory.startswith("1,000,000 bytes of each device and 64 tokens (balance.m")
     assert "compiled for cpu" in memory
     by_tokens = {"1x4x4": 2 * 16, "2x4x4": 2 * 8, "3x4x6": 2 * 3}
     for bucket in content["buckets"]:
@@ -131,7 +163,10 @@ def test_bytes_are_compiled_and_confirmed(tmp_path: Path, root: Path):
         (["--set", "balance.costs=none.json"], r"fit none\.json: cannot be read"),
         (["--out", "no/such/plan.json"], r"no/such/plan.json: cannot be written"),
         (["--set", "balance.max_tokens=1"], r"balance.max_tokens=1: not one sample of"),
-        (["--replicas", "1000"], r"no shape has a sample for each of 1000 replicas"),
+        (
+            ["--replicas", "1000"],
+            r"no shape has 1000 samples, which a batch for each replica takes",
+        ),
         (
             ["--set", "mesh.fsdp=3"],
             r"mesh.fsdp=3, .*2 devices cannot be divided so; the nearest that works is "
@@ -272,7 +307,8 @@ def test_a_mixed_plan_with_calibrated_costs_runs_on_it_too(project: Project):
         for b in (1, 2, 4)
     ]
     fit = project.directory / "fit.json"
-    fit.write_text(json.dumps(fit_costs(timings, source="measured once").to_dict()))
+    analytic = read_plan(project.plan("analytic"))
+    write_fit(fit, timings, analytic.model, analytic.mesh.devices_per_group)
     assignments = ["balance.policy=mixed", f"balance.costs={fit}"]
     path = project.plan("mixed", *(x for a in assignments for x in ("--set", a)))
     planned, ran = read_plan(path), project.train("mixed-run", "--plan", str(path))

@@ -100,13 +100,17 @@ def check_memory(limits: Sequence[Limit], config: BalanceConfig) -> None:
     if any(limit.fits for limit in limits):
         return
     smallest = min((limit.program for limit in limits), key=lambda p: p.tokens)
-    budget = f"balance.max_tokens={config.max_tokens}"
+    budget = "memory of a device (balance.max_bytes)"
+    if config.max_bytes or config.max_tokens:
+        name = "max_bytes" if config.max_bytes else "max_tokens"
+        budget = f"balance.{name}={getattr(config, name)}"
+    remedy = "raise it"
     if config.max_bytes or not config.max_tokens:
-        budget = f"balance.max_bytes={config.max_bytes or 'that of the device'}"
+        remedy += ", shard the model over more devices (mesh.fsdp), or use a smaller "
+        remedy += "model"
     raise InputError(
         f"{budget}: not one sample of {smallest.form}, {smallest.tokens} tokens, fits "
-        "on a device; raise it, shard the model over more devices (mesh.fsdp), or use "
-        "model.remat=full"
+        f"on a device; {remedy}"
     )
 
 

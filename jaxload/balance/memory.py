@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy import optimize
 
-from jaxload.balance.program import Layout, Program, Remat
+from jaxload.balance.program import Program
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
-
-Policy = tuple[Remat, Layout]
-"""Everything besides form and batch that decides the bytes of a program."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -91,26 +88,6 @@ def regress_memory(measured: Mapping[Program, int]) -> MemoryLaw:
             "expected larger batches to take more; compile batches further apart"
         )
     return law
-
-
-@dataclasses.dataclass(frozen=True)
-class MemoryModel:
-    """Bytes of a program: one law for each remat policy and layout."""
-
-    laws: Mapping[Policy, MemoryLaw]
-
-    def __call__(self, program: Program) -> float:
-        return self.law(program.remat, program.layout)(program)
-
-    def law(self, remat: Remat, layout: Layout) -> MemoryLaw:
-        """Returns the law of a policy; an error names those that there are."""
-        if (remat, layout) not in self.laws:
-            known = ", ".join(f"{r} on {x}" for r, x in self.laws)
-            raise InputError(
-                f"memory of remat={remat} on {layout}: not compiled, only "
-                f"{known or 'nothing'}; compile it too"
-            )
-        return self.laws[remat, layout]
 
 
 def probe_shapes(shapes: Sequence[Shape]) -> list[Shape]:

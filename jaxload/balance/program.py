@@ -8,7 +8,7 @@ from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
 
 Remat = Literal["none", "attention", "full"]
-"""What a block keeps for its backward pass: most results, its attention, its input."""
+"""Activations that a block keeps for its backward pass: most, attention, or input."""
 
 REMATS: tuple[Remat, ...] = ("none", "attention", "full")
 """From the fastest, which takes the most memory, to the smallest."""
@@ -43,7 +43,7 @@ class Grid:
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Layout:
-    """How the devices along a group's fsdp axis share one micro-batch.
+    """Division of one micro-batch among the devices of a group's fsdp axis.
 
     The three sizes multiply to that axis. `batch` devices hold samples of their own;
     within each of these, `ring` x `heads` devices share the sequence of a sample.
@@ -52,6 +52,10 @@ class Layout:
     batch: int = 1
     ring: int = 1
     heads: int = 1
+
+    def __post_init__(self):
+        if min(self.batch, self.ring, self.heads) < 1:
+            raise InputError(f"layout {self}: expected sizes of 1 or more")
 
     @property
     def num_devices(self) -> int:
@@ -83,9 +87,14 @@ class Program:
     remat: Remat = "none"
 
     def __post_init__(self):
+        if self.remat not in REMATS:
+            raise InputError(
+                f"program {self.form}@{self.batch}: remat={self.remat!r}: expected one "
+                f"of {', '.join(REMATS)}"
+            )
         if self.batch < 1 or self.batch % self.layout.batch:
             unit = self.layout.batch
-            nearest = max(unit, self.batch // unit * unit)
+            nearest = max(1, round(self.batch / unit)) * unit
             raise InputError(
                 f"program {self.form}@{self.batch}: {self.layout.batch} devices of a "
                 f"group cannot share {self.batch} samples evenly; expected a multiple "

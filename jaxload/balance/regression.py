@@ -14,7 +14,7 @@ from jaxload.errors import InputError
 
 MIN_POINTS = 5
 MIN_LENGTHS = 3
-_FORMAT = 2
+_FORMAT = 3
 _HELD_OUT_SHARE = 0.25
 _EXPONENTS = np.linspace(0.5, 3.0, 51)
 
@@ -95,6 +95,12 @@ class CostFit:
     remat: Remat
     """Policy that the timed micro-steps had."""
 
+    model: Mapping[str, Any]
+    """Config of the model that was timed, as JSON has it."""
+
+    devices_per_group: int
+    """Devices that shared a micro-step."""
+
     power_law: PowerLaw
     cost_goodness: Goodness
     power_law_goodness: Goodness
@@ -113,6 +119,9 @@ class CostFit:
             if found != _FORMAT:
                 raise ValueError(f"format {found!r}, expected {_FORMAT}")
             source, remat = content["source"], content["remat"]
+            model, devices = content["model"], content["devices_per_group"]
+            if not isinstance(model, dict) or type(devices) is not int:
+                raise ValueError(f"model={model!r}, devices_per_group={devices!r}")
             if not isinstance(source, str):
                 raise ValueError(f"source={source!r}")
             if remat not in REMATS:
@@ -121,6 +130,8 @@ class CostFit:
                 cost=_record(CostLaw, content["cost"]),
                 source=source,
                 remat=remat,
+                model=model,
+                devices_per_group=devices,
                 power_law=_record(PowerLaw, content["power_law"]),
                 cost_goodness=_record(Goodness, content["cost_goodness"]),
                 power_law_goodness=_record(Goodness, content["power_law_goodness"]),
@@ -134,7 +145,12 @@ class CostFit:
 
 
 def fit_costs(
-    timings: Sequence[Timing], *, source: str, remat: Remat = "none"
+    timings: Sequence[Timing],
+    *,
+    source: str,
+    remat: Remat = "none",
+    model: Mapping[str, Any] | None = None,
+    devices_per_group: int = 1,
 ) -> CostFit:
     """Fits both laws to about three quarters of the points, and tests on the rest.
 
@@ -170,6 +186,8 @@ def fit_costs(
         cost=cost,
         source=source,
         remat=remat,
+        model=model or {},
+        devices_per_group=devices_per_group,
         power_law=power_law,
         cost_goodness=_goodness(two_term, seconds, held_out),
         power_law_goodness=_goodness(power, seconds, held_out),

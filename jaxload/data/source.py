@@ -21,7 +21,7 @@ Arrays = Mapping[str, np.ndarray]
 """Arrays of a micro-batch; see `jaxload.data.batch_spec`."""
 
 
-_MAX_RECENT = 256  # Replica-steps that are remembered.
+_MAX_RECENT = 64  # Steps whose order is remembered.
 _NUM_COUNTED = 8  # Steps from which the share of elements is estimated.
 
 
@@ -42,8 +42,9 @@ class MicroBatchSource:
     The micro-batches of a replica's step are elements of their own, so that no more of
     them are in memory than are prefetched, however many a step accumulates. Each
     replica has `schedule.max_micro_batches` elements per step; those beyond the
-    micro-batches that it runs are None. Within a step the replicas that run at the same
-    time take turns.
+    micro-batches that it runs are None and come last. Within a step micro-batches come
+    in the order in which they start if each takes its planned cost: a loop that waits
+    for one group before it goes on then leaves no other group without work.
     """
 
     def __init__(
@@ -72,14 +73,13 @@ class MicroBatchSource:
         self.num_at_once = num_at_once
         self._num_text_tokens = num_text_tokens
         self._replicas = list(replicas)
-        self._order = _order(replicas, num_at_once, schedule.max_micro_batches)
         self._records = open_records(manifest)
-        self._recent: dict[tuple[int, int], tuple[MicroBatch, ...]] = {}
+        self._recent: dict[int, list[tuple[int, MicroBatch]]] = {}
 
     @property
     def elements_per_step(self) -> int:
         """Elements of each step, with those that are None."""
-        return len(self._order)
+        return len(self._replicas) * self._schedule.max_micro_batches
 
     def num_micro_batches(self, step: int) -> int:
         """Returns the number of a step's elements that are not None."""
@@ -89,32 +89,42 @@ class MicroBatchSource:
         """Returns the share of elements that are not None, over some steps."""
         steps = range(first_step, min(first_step + _NUM_COUNTED, self._num_steps))
         count = sum(self.num_micro_batches(step) for step in steps)
-        return count / max(1, len(steps) * len(self._order))
+        return count / max(1, len(steps) * self.elements_per_step)
 
     def __len__(self) -> int:
-        return self._num_steps * len(self._order)
+        return self._num_steps * self.elements_per_step
 
     def __getitem__(self, index: SupportsIndex) -> HostBatch | None:
-        step, place = divmod(operator.index(index), len(self._order))
-        replica, turn = self._order[place]
-        micro_batches = self._micro_batches(step, replica)
-        if turn >= len(micro_batches):
+        step, position = divmod(operator.index(index), self.elements_per_step)
+        in_order = self._in_order(step)
+        if position >= len(in_order):
             return None
-        micro_batch = micro_batches[turn]
+        replica, micro_batch = in_order[position]
         bucket = self._schedule.buckets[micro_batch.bucket]
         rows = self._manifest.rows_by_shape[bucket.shape][micro_batch.members]
         arrays = self._collate(bucket, rows)
         return HostBatch(step, replica, micro_batch.bucket, arrays)
 
-    def _micro_batches(self, step: int, replica: int) -> tuple[MicroBatch, ...]:
-        """Returns a replica's step, which is asked for once for each of its turns."""
-        found = self._recent.get((step, replica))
+    def _in_order(self, step: int) -> list[tuple[int, MicroBatch]]:
+        """Returns a step's micro-batches with their replicas, by when they start."""
+        found = self._recent.get(step)
         if found is None:
-            found = self._schedule.micro_batches(step, replica)
+            found = self._sort(step)
             if len(self._recent) >= _MAX_RECENT:
                 self._recent.clear()  # Several threads may; all that is lost is time.
-            self._recent[step, replica] = found
+            self._recent[step] = found
         return found
+
+    def _sort(self, step: int) -> list[tuple[int, MicroBatch]]:
+        clocks = [0.0] * self.num_at_once
+        starts: list[tuple[float, int, MicroBatch]] = []
+        for index, replica in enumerate(self._replicas):
+            group = index % self.num_at_once  # Its replicas run one after the other.
+            for micro_batch in self._schedule.micro_batches(step, replica):
+                starts.append((clocks[group], replica, micro_batch))
+                clocks[group] += self._schedule.buckets[micro_batch.bucket].cost
+        starts.sort(key=lambda start: start[0])  # Stable: a replica's own order stays.
+        return [(replica, micro_batch) for _, replica, micro_batch in starts]
 
     def _collate(self, bucket: Bucket, rows: np.ndarray) -> Arrays:
         with contextlib.ExitStack() as stack:
@@ -185,17 +195,6 @@ class _Collated:
         """Ends the writing."""
         self._latents.close()
         self._texts.close()
-
-
-def _order(
-    replicas: Sequence[int], num_at_once: int, num_turns: int
-) -> list[tuple[int, int]]:
-    """Returns the (replica, turn) of each element of a step."""
-    order = []
-    for first in range(0, len(replicas), num_at_once):
-        together = replicas[first : first + num_at_once]
-        order += [(r, turn) for turn in range(num_turns) for r in together]
-    return order
 
 
 _OTHER_FILES = 256  # That a process may want open besides the shards.

@@ -4,6 +4,7 @@ import dataclasses
 import re
 
 from jaxload.errors import InputError
+from jaxload.shapes.shape import Shape
 
 _CLIP = re.compile(r"(\d+)x(\d+)x(\d+)")
 
@@ -19,7 +20,7 @@ class SyntheticConfig:
     """Frames x height x width in pixels, from the most frequent to the rarest."""
 
     seed: int = 0
-    """Of the drawing; another seed is another data set."""
+    """Seed of the drawing; another seed is another dataset."""
 
     def __post_init__(self):
         if self.num_samples < len(self.clips):
@@ -42,7 +43,13 @@ class SyntheticConfig:
                     "4k+1 frames and sizes in multiples of 16, such as 17x64x96"
                 )
 
+    @property
+    def shapes(self) -> tuple[str, ...]:
+        """Latent shapes of the clips, once each."""
+        pixels = (map(int, clip.split("x")) for clip in self.clips)
+        return tuple(dict.fromkeys(str(Shape.of_pixels(*sizes)) for sizes in pixels))
+
     def origin(self) -> str:
-        """What the drawn media depend on."""
+        """Describes everything that the drawn media depend on."""
         fields = dataclasses.asdict(self)
         return "drawn, version 2: " + ", ".join(f"{k}={v}" for k, v in fields.items())

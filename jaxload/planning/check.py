@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Any
 
+from jaxload.balance.bucket import Bucket
+from jaxload.balance.program import Layout
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import ModelConfig
 from jaxload.parallel.config import MeshConfig
+from jaxload.planning.model_record import difference
 from jaxload.planning.plan import Plan
 
 _AGAIN = "plan again for this run"
@@ -18,9 +19,9 @@ def check_plan_file(
     plan: Plan, model: ModelConfig, mesh: MeshConfig, *, name: str
 ) -> None:
     """Refuses a plan of another model, or of other devices per replica."""
-    difference = _model_difference(plan.model, model)
-    if difference:
-        raise InputError(f"{name}: planned for another model: {difference}; {_AGAIN}")
+    other = difference(plan.model, model)
+    if other:
+        raise InputError(f"{name}: planned for another model: {other}; {_AGAIN}")
     planned, given = (_group(m) for m in (plan.mesh, mesh))
     if planned != given:
         raise InputError(
@@ -30,13 +31,24 @@ def check_plan_file(
         )
 
 
-def check_groups(plan: Plan, num_groups: int) -> None:
+def check_same_plan(run: Plan, given: Plan, *, name: str) -> None:
+    """Refuses another plan than the one that a run follows."""
+    parts = [(p.buckets, p.patterns, p.rest, p.num_replicas) for p in (run, given)]
+    if parts[0] != parts[1]:
+        raise InputError(
+            f"{name}: differs from the plan that the run began with; leave --plan out "
+            "to continue it, or choose another --workdir"
+        )
+
+
+def check_num_groups(plan: Plan, num_groups: int) -> None:
     """Refuses more groups than the plan has replicas: some would have no work."""
     if num_groups > plan.num_replicas:
         raise InputError(
-            f"the plan has {plan.num_replicas} replicas, and there are {num_groups} "
-            f"groups of devices to run them; plan again for {num_groups} replicas, or "
-            "use fewer devices, or a larger mesh.fsdp"
+            f"replicas of the plan: {plan.num_replicas}, groups of devices to run "
+            f"them: {num_groups}; use at most {plan.num_replicas} x "
+            f"{plan.mesh.devices_per_group} devices, a larger mesh.fsdp, or a new run "
+            f"with a plan for {num_groups} replicas"
         )
 
 
@@ -68,15 +80,20 @@ def lay_out(plan: Plan, mesh: MeshConfig) -> Plan:
             f"{uneven.batch} samples evenly; {_nearest(plan, mesh)} (a run planned "
             f"with balance.batch_multiple={mesh.fsdp} could use {mesh.fsdp})"
         )
-    buckets = tuple(
-        dataclasses.replace(
-            bucket,
-            program=dataclasses.replace(bucket.program, layout=layout),
-            num_bytes=0,
-        )
-        for bucket in plan.buckets
-    )
+    buckets = tuple(_laid_out(bucket, plan, layout) for bucket in plan.buckets)
     return dataclasses.replace(plan, buckets=buckets, mesh=mesh)
+
+
+def _laid_out(bucket: Bucket, plan: Plan, layout: Layout) -> Bucket:
+    """Returns a bucket whose program has another layout; its bytes are not known."""
+    program = dataclasses.replace(bucket.program, layout=layout)
+    return dataclasses.replace(
+        bucket,
+        program=program,
+        cost=plan.cost_model(program),
+        num_bytes=0,
+        over_budget=False,
+    )
 
 
 def _nearest(plan: Plan, mesh: MeshConfig) -> str:
@@ -100,19 +117,3 @@ def _nearest(plan: Plan, mesh: MeshConfig) -> str:
 
 def _group(mesh: MeshConfig) -> str:
     return f"fsdp={mesh.fsdp} x tensor={mesh.tensor} devices"
-
-
-def _model_difference(planned: Mapping[str, Any], model: ModelConfig) -> str:
-    """Names the first field that differs; remat is the plan's to choose."""
-    given = dataclasses.asdict(model)
-    for name in sorted(planned.keys() | given.keys()):
-        there, here = (_as_json(m.get(name)) for m in (planned, given))
-        if name == "remat" and here == "auto":
-            continue
-        if there != here:
-            return f"model.{name} is {there!r} there and {here!r} here"
-    return ""
-
-
-def _as_json(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value

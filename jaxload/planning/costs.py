@@ -11,12 +11,13 @@ from jaxload.balance.regression import CostFit
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.planning.analytic_cost import analytic_cost
+from jaxload.planning.model_record import difference
 from jaxload.planning.timing import measure_costs
 from jaxload.training.lowering import Lowering
 
 
 def make_cost_model(
-    config: Config, console: Console, lowering: Lowering | None
+    config: Config, console: Console, lowering: Lowering | None, *, budget: int
 ) -> CostModel:
     """Returns the cost model that `balance.costs` names.
 
@@ -25,6 +26,7 @@ def make_cost_model(
         console: Shows the progress of a measurement.
         lowering: Programs for the devices of this machine; None if the plan is for
             others, which cannot be measured here.
+        budget: Bytes of each device that a measurement may use; 0: not known.
     """
     analytic = analytic_cost(config.model, num_devices=config.mesh.tensor)
     match config.balance.costs:
@@ -33,15 +35,33 @@ def make_cost_model(
         case "measure":
             if lowering is None:
                 raise InputError(
-                    "balance.costs=measure: the plan is for a target, which cannot be "
-                    "timed here; use analytic, or a file that jaxload.calibrate wrote "
-                    "on such a machine"
+                    "balance.costs=measure: the plan is for other devices, which "
+                    "cannot be timed here; use analytic, or a file that "
+                    "jaxload.calibrate wrote on such a machine"
                 )
             seconds = config.balance.measure_seconds
-            fit = measure_costs(config, lowering, seconds=seconds, console=console)
+            fit = measure_costs(
+                config, lowering, budget=budget, seconds=seconds, console=console
+            )
         case path:
             fit = read_fit(Path(path))
+            _check_fit(fit, config, path)
     return measured_cost(fit, analytic)
+
+
+def _check_fit(fit: CostFit, config: Config, path: str) -> None:
+    """Refuses a fit of another model, or of other devices per replica."""
+    other = difference(fit.model, config.model)
+    if not other and fit.devices_per_group != config.mesh.devices_per_group:
+        other = (
+            f"{fit.devices_per_group} devices per replica there and "
+            f"{config.mesh.devices_per_group} here"
+        )
+    if other:
+        raise InputError(
+            f"balance.costs={path}: measured for another run: {other}; measure this "
+            "one with jaxload.calibrate, or use analytic"
+        )
 
 
 def measured_cost(fit: CostFit, analytic: CostModel) -> CostModel:

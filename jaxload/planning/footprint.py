@@ -1,23 +1,22 @@
 """Bytes of programs on each device, from the compiler, before anything runs."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from jax.stages import Compiled, Lowered
 
 from jaxload.balance.program import Program
-from jaxload.data.batch_spec import batch_bytes, batch_spec
+from jaxload.data.batch_spec import ModelSizes, batch_bytes, batch_spec
 from jaxload.errors import InputError
 from jaxload.parallel.mesh import TENSOR_AXIS
 from jaxload.parallel.placement import Group
 from jaxload.sampling.config import SampleConfig
 from jaxload.training.compile import compile_ahead
+from jaxload.training.engine import MAX_QUEUED
 from jaxload.training.lowering import Lowering, bytes_per_device
 
-DEVICE_PREFETCH = 2
-"""Micro-batches that lie on the devices of a group ahead of their use."""
-
-UPDATE, SAMPLE = OTHERS = ("update", "sample")
+UPDATE, SAMPLE = "update", "sample"
+OTHERS = (UPDATE, SAMPLE)
 """Programs of a run that are not micro-steps."""
 
 Request = Program | str
@@ -36,8 +35,27 @@ class Compiler(Protocol):
     def footprints(
         self, requests: Sequence[Request], *, on_done: Callable[[], None]
     ) -> dict[Request, int]:
-        """Returns the bytes of each program with all that lies beside it."""
+        """Returns the bytes of each program and of the state beside it."""
         ...
+
+    def batch_bytes(self, program: Program) -> int:
+        """Returns the bytes of one micro-batch on each device."""
+        ...
+
+
+def add_queue(compiler: Compiler, found: Mapping[Request, int]) -> dict[Request, int]:
+    """Adds the micro-batches that wait on the devices to the bytes of each program.
+
+    Any of the programs may be the next, so each has the largest batch of all behind it.
+    """
+    programs = [request for request in found if isinstance(request, Program)]
+    largest = max(map(compiler.batch_bytes, programs), default=0)
+    # An update has the whole queue of the next step behind it; a sampler has none.
+    waiting = {UPDATE: MAX_QUEUED + 1, SAMPLE: 0}
+    return {
+        request: num_bytes + largest * waiting.get(str(request), MAX_QUEUED)
+        for request, num_bytes in found.items()
+    }
 
 
 class LocalCompiler:
@@ -87,13 +105,22 @@ class LocalCompiler:
     def footprints(
         self, requests: Sequence[Request], *, on_done: Callable[[], None]
     ) -> dict[Request, int]:
-        """Returns the bytes of each program with all that lies beside it."""
+        """Returns the bytes of each program and of the state beside it."""
         self.compile(requests, on_done=on_done)
         return {
             request: program_bytes(self.compiled[request])
             + resident_bytes(self._lowering, request)
             for request in requests
         }
+
+    def batch_bytes(self, program: Program) -> int:
+        """Returns the bytes of one micro-batch on each device."""
+        return device_batch_bytes(self._lowering.trainer.model, program)
+
+
+def device_batch_bytes(model: ModelSizes, program: Program) -> int:
+    """Returns the bytes of one micro-batch on each device."""
+    return batch_bytes(batch_spec(model, program)) // program.layout.batch
 
 
 def program_bytes(compiled: Compiled) -> int:
@@ -116,8 +143,8 @@ def program_bytes(compiled: Compiled) -> int:
 def resident_bytes(lowering: Lowering, request: Request) -> int:
     """Returns the bytes on each device that XLA's count of a program leaves out.
 
-    These are the parts of the training state that the program does not read, prefetched
-    micro-batches, and cuDNN's workspace, which it asks for when it runs.
+    These are the parts of the training state that the program does not read, and
+    cuDNN's workspace, which it asks for when it runs.
     """
     state, sums = lowering.state, lowering.sums
     if request == UPDATE:
@@ -125,9 +152,7 @@ def resident_bytes(lowering: Lowering, request: Request) -> int:
     beside = lowering.idle_bytes
     if not isinstance(request, Program):  # The sampler.
         return beside + bytes_per_device(sums)
-    spec = batch_spec(lowering.trainer.model, request)
-    prefetched = DEVICE_PREFETCH * batch_bytes(spec) // request.layout.batch
-    return beside + prefetched + _attention_workspace(lowering, request)
+    return beside + _attention_workspace(lowering, request)
 
 
 def _attention_workspace(lowering: Lowering, program: Program) -> int:
@@ -135,8 +160,10 @@ def _attention_workspace(lowering: Lowering, program: Program) -> int:
     mesh = lowering.placement.mesh
     if mesh.devices.flat[0].platform not in ("cuda", "gpu"):
         return 0
-    width = lowering.trainer.model.width // mesh.shape[TENSOR_AXIS]
-    return 4 * program.tokens_per_device * width
+    model = lowering.trainer.model
+    text = program.samples_per_device * model.num_joint_text_tokens
+    width = model.width // mesh.shape[TENSOR_AXIS]
+    return 4 * (program.tokens_per_device + text) * width
 
 
 def device_memory(devices: Iterable[Any]) -> int:

@@ -1,6 +1,7 @@
 """The memory budget of a plan: tokens, or bytes that the compiler confirms."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -8,11 +9,12 @@ from rich.console import Console
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
+from jaxload.balance.cost import CostModel
 from jaxload.balance.memory import Limit, MemoryLaw, probe_shapes, regress_memory
 from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
 from jaxload.console import phase
 from jaxload.errors import InputError
-from jaxload.planning.footprint import OTHERS, Compiler, Request
+from jaxload.planning.footprint import OTHERS, Compiler, Request, add_queue
 from jaxload.shapes.shape import Shape
 
 _PROBED_UNITS = (1, 2)
@@ -81,9 +83,11 @@ class CompiledMemory:
     def __init__(
         self,
         compiler: Compiler,
+        costs: CostModel,
         config: BalanceConfig,
         *,
         budget: int,
+        origin: str,
         layout: Layout,
         remats: Sequence[Remat],
         console: Console,
@@ -92,14 +96,18 @@ class CompiledMemory:
 
         Args:
             compiler: Tells the bytes of a program.
+            costs: Cost of a program, to compare policies by.
             config: Other limits.
             budget: Bytes of each device.
+            origin: Where the budget comes from, for messages.
             layout: How a group's devices share a micro-batch.
-            remats: Policies to try, the fastest first; a shape gets the first that
-                fits.
+            remats: Policies to try, the fastest first; a shape gets the one with the
+                least cost per sample among those that fit.
             console: Shows progress.
         """
         self._compiler = compiler
+        self._costs = costs
+        self._origin = origin
         self._config = config
         self._budget = budget
         self._layout = layout
@@ -114,9 +122,12 @@ class CompiledMemory:
     @property
     def source(self) -> str:
         """Origin of the budget and of the bytes."""
+        tokens = self._config.max_tokens
+        and_tokens = f" and {tokens:,} tokens (balance.max_tokens)" if tokens else ""
         return (
-            f"{self._budget:,} bytes of each device; programs by memory_analysis(), "
-            f"compiled for {self._compiler.device_kind}, with the state beside them"
+            f"{self._budget:,} bytes of each device{and_tokens}; programs by "
+            f"memory_analysis(), compiled for {self._compiler.device_kind}, with the "
+            "state beside them"
         )
 
     @property
@@ -125,17 +136,34 @@ class CompiledMemory:
         return {name: self._found[name] for name in OTHERS}
 
     def prepare(self, shapes: Sequence[Shape]) -> None:
-        """Regresses memory, policy by policy until every shape has one that fits."""
+        """Chooses a policy for each shape, compiling none that cannot be chosen."""
         self._check_others()
-        missing = list(shapes)
         for remat in self._remats:
-            if missing:
-                self._laws[remat] = self._regress(remat, missing)
-                fitting = [s for s in missing if self._max_units(remat, s) > 0]
-                self._remat_of |= dict.fromkeys(fitting, remat)
-                missing = [shape for shape in missing if shape not in self._remat_of]
+            candidates = [shape for shape in shapes if self._may_choose(remat, shape)]
+            if candidates:
+                self._regress(remat, candidates)
+            for shape in candidates:
+                fits = self._max_units(remat, shape) > 0
+                if fits and self._cost(remat, shape) < self._chosen_cost(shape):
+                    self._remat_of[shape] = remat
         # Too large for all policies: the smallest, and the plan says so.
+        missing = [shape for shape in shapes if shape not in self._remat_of]
         self._remat_of |= dict.fromkeys(missing, self._remats[-1])
+
+    def _may_choose(self, remat: Remat, shape: Shape) -> bool:
+        """Returns whether a policy would cost less with a batch of any size."""
+        sample = self._costs.sample(self._program(shape, 1, remat))
+        return sample < self._chosen_cost(shape)
+
+    def _chosen_cost(self, shape: Shape) -> float:
+        """Returns the cost per sample by the policy chosen so far."""
+        remat = self._remat_of.get(shape)
+        return math.inf if remat is None else self._cost(remat, shape)
+
+    def _cost(self, remat: Remat, shape: Shape) -> float:
+        """Returns the cost per sample of a device, with the largest batch that fits."""
+        program = self._program(shape, self._max_units(remat, shape), remat)
+        return self._costs(program) / program.samples_per_device
 
     def limit(self, shape: Shape) -> Limit:
         """Returns the largest program for samples of a shape."""
@@ -146,10 +174,12 @@ class CompiledMemory:
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...] | None:
         """Compiles every bucket; lowers the limit of those that are too large."""
-        self._measure([b.program for b in buckets], "confirming memory")
+        programs = [bucket.program for bucket in buckets]
+        self._measure(programs, "confirming memory")
+        found = add_queue(self._compiler, {r: self._found[r] for r in programs})
         confirmed = []
         for bucket in buckets:
-            num_bytes = self._found[bucket.program]
+            num_bytes = found[bucket.program]
             over = bucket.over_budget or num_bytes > self._budget
             confirmed.append(
                 dataclasses.replace(bucket, num_bytes=num_bytes, over_budget=over)
@@ -166,19 +196,31 @@ class CompiledMemory:
         for name, num_bytes in self.others.items():
             if num_bytes > self._budget:
                 raise InputError(
-                    f"balance.max_bytes={self._budget}: the program {name!r} needs "
-                    f"{num_bytes:,} bytes of each device; shard the model over more "
-                    "devices (mesh.fsdp), or choose a smaller one"
+                    f"{self._origin}: the program {name!r} needs "
+                    f"{num_bytes:,} bytes of each device; raise balance.max_bytes, "
+                    "shard the model over more devices (mesh.fsdp), or use a smaller "
+                    "model"
                 )
 
-    def _regress(self, remat: Remat, shapes: Sequence[Shape]) -> MemoryLaw:
-        programs = [
+    def _regress(self, remat: Remat, shapes: Sequence[Shape]) -> None:
+        """Compiles a few programs of a policy, unless not even the smallest fits."""
+        smallest, *programs = (
             self._program(shape, units, remat)
             for shape in probe_shapes(shapes)
             for units in _PROBED_UNITS
-        ]
-        self._measure(programs, f"compiling for memory, remat={remat}")
-        return regress_memory({program: self._found[program] for program in programs})
+        )
+        title = f"compiling for memory, remat={remat}"
+        self._measure([smallest], title)
+        if self._alone(smallest) > self._budget:
+            return
+        self._measure(programs, title)
+        self._laws[remat] = regress_memory(
+            {program: self._alone(program) for program in (smallest, *programs)}
+        )
+
+    def _alone(self, program: Program) -> int:
+        """Returns the bytes of a run that has no other program."""
+        return add_queue(self._compiler, {program: self._found[program]})[program]
 
     def _measure(self, requests: Sequence[Request], title: str) -> None:
         new: list[Request] = [r for r in requests if r not in self._found]
@@ -188,6 +230,8 @@ class CompiledMemory:
                 self._found |= self._compiler.footprints(new, on_done=advance)
 
     def _max_units(self, remat: Remat, shape: Shape) -> int:
+        if remat not in self._laws:
+            return 0
         per_unit = self._unit // self._layout.batch
         samples = self._laws[remat].max_samples(shape.tokens, self._budget)
         if self._config.max_tokens:
@@ -208,7 +252,7 @@ class CompiledMemory:
         if not later:
             return False
         if later[0] not in self._laws:
-            self._laws[later[0]] = self._regress(later[0], [shape])
+            self._regress(later[0], [shape])
         self._remat_of[shape] = later[0]
         self._most.pop(shape, None)  # It was for the remat before.
         return True

@@ -12,6 +12,7 @@ from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.program import Program
 from jaxload.balance.schedule import Lockstep
+from jaxload.config import section_from_dict
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.shapes.clips import ShapeRules
@@ -128,16 +129,21 @@ def to_json(plan: Plan) -> str:
     return json.dumps(content, indent=2) + "\n"
 
 
-def from_dict(content: Mapping[str, Any], *, name: str) -> Plan:
-    """Reads a plan; `name` says in an error message which one it was."""
+def from_dict(
+    content: Mapping[str, Any],
+    *,
+    name: str,
+    remedy: str = "plan again with this version",
+) -> Plan:
+    """Reads a plan; an error message has its `name`, and a `remedy` for old formats."""
     if content.get("format") != _FORMAT:
         raise InputError(
             f"{name}: expected plan format {_FORMAT}, got {content.get('format')!r}; "
-            "plan again with this version"
+            f"{remedy}"
         )
     try:
         rules = content["shapes"]
-        return Plan(
+        plan = Plan(
             buckets=tuple(_bucket(row) for row in content["buckets"]),
             patterns=tuple(_pattern(row) for row in content["patterns"]),
             rest=tuple(_pattern(row) for row in content["rest"]),
@@ -148,19 +154,41 @@ def from_dict(content: Mapping[str, Any], *, name: str) -> Plan:
             kept_content=content["kept_content"],
             budget=content["budget"],
             cost_model=_cost_model(content["cost_model"]),
-            config=BalanceConfig(**content["balance"]),
-            rules=None if rules is None else ShapeRules(**rules),
+            config=section_from_dict(BalanceConfig, content["balance"], "balance"),
+            rules=rules and section_from_dict(ShapeRules, rules, "shapes"),
             num_replicas=content["num_replicas"],
             accumulate=content["accumulate"],
-            mesh=MeshConfig(**content["mesh"]),
+            mesh=section_from_dict(MeshConfig, content["mesh"], "mesh"),
             model=content["model"],
             target=content["target"],
             dataset=content["dataset"],
             sources=content["sources"],
             idle_shares=content["idle_shares"],
         )
+        _check(plan)
+    except InputError as error:
+        raise InputError(f"{name}: {error}; {remedy}") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"{name}: not a plan ({error!r}); plan again") from error
+        raise InputError(f"{name}: not a plan ({error!r}); {remedy}") from error
+    return plan
+
+
+def _check(plan: Plan) -> None:
+    """Refuses numbers that no plan has; a file may have been edited."""
+    for field in ("num_replicas", "accumulate"):
+        value = getattr(plan, field)
+        if type(value) is not int or value < 1:
+            raise InputError(f"{field}={value!r}: expected 1 or more")
+    if not plan.buckets:
+        raise InputError("buckets: expected one or more, got none")
+    patterns = (*plan.patterns, *plan.rest)
+    if (plan.config.policy == "mixed") != bool(patterns):
+        raise InputError(
+            f"balance.policy={plan.config.policy}: expected patterns for mixed alone, "
+            f"got {len(patterns)}"
+        )
+    if any(len(pattern.counts) != len(plan.buckets) for pattern in patterns):
+        raise InputError("patterns: expected a count for each bucket")
 
 
 def _bucket_row(bucket: Bucket) -> dict:

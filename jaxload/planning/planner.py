@@ -1,7 +1,6 @@
 """The planner: from samples, costs and memory to a plan."""
 
 import dataclasses
-import json
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.cost import CostModel
@@ -20,6 +19,7 @@ from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.memory import Memory
+from jaxload.planning.model_record import as_json
 from jaxload.planning.plan import Plan
 from jaxload.planning.samples import Samples
 from jaxload.shapes.cover import LeftOut
@@ -28,7 +28,7 @@ from jaxload.shapes.shape import Shape
 _NUM_SIMULATED_STEPS = 100
 _MAX_CONFIRMATIONS = 4
 UNKNOWN = "shape that the plan does not have"
-TOO_FEW = "fewer samples than a micro-batch of the plan for each replica"
+TOO_FEW = "fewer samples than the smallest micro-batch for each replica"
 
 
 class Planner:
@@ -65,7 +65,10 @@ class Planner:
         self._target = target
 
     def plan(self, *, simulate: bool = False) -> Plan:
-        """Returns the plan; every program that it names is within the memory budget.
+        """Returns the plan, with the memory of every program that it names.
+
+        Programs are within the memory budget, except for shapes of which not even the
+        smallest batch is: those are marked as over budget.
 
         Args:
             simulate: Whether to play some steps of every policy for comparison.
@@ -124,7 +127,7 @@ class Planner:
             num_replicas=scenario.num_replicas,
             accumulate=scenario.accumulate,
             mesh=self._mesh,
-            model=json.loads(json.dumps(dataclasses.asdict(self._config.model))),
+            model=as_json(self._config.model),
             target=self._target,
             dataset=self._samples.dataset,
             sources={
@@ -156,20 +159,16 @@ def predicted_idle(scenario: Scenario, plan: Plan) -> dict[str, float]:
 def apply_plan(plan: Plan, samples: Samples) -> Plan:
     """Returns a plan for another dataset: the same programs, costs and budgets.
 
-    Samples are dealt anew, unless there are as many of each shape as in the plan. Forms
-    that have become too rare for lockstep are left out, and counted.
+    Samples are dealt anew, unless there are as many of each shape as in the plan. A
+    shape that has become too rare for the plan's batch gets a smaller one; if not even
+    the smallest can be filled, it is left out, and counted.
 
     Args:
         plan: From a file.
         samples: Of the dataset, in whatever shapes.
     """
     counts = dict(zip(samples.cover.shapes, samples.cover.num_samples, strict=True))
-    needed = plan.num_replicas if plan.config.policy == "lockstep" else 1
-    buckets = tuple(
-        dataclasses.replace(bucket, num_samples=counts[bucket.shape])
-        for bucket in plan.buckets
-        if counts.get(bucket.shape, 0) >= bucket.batch * needed
-    )
+    buckets = _refill(plan, counts)
     if not buckets:
         raise InputError(
             f"the plan has none of the dataset's shapes with enough samples: it has "
@@ -188,6 +187,36 @@ def apply_plan(plan: Plan, samples: Samples) -> Plan:
     if plan.config.policy == "lockstep" or changed.buckets == plan.buckets:
         return changed
     return _dealt_again(changed, samples)
+
+
+def _refill(plan: Plan, counts: dict[Shape, int]) -> tuple[Bucket, ...]:
+    """Returns the plan's buckets that samples fill, with smaller batches if need be."""
+    needed = plan.num_replicas if plan.config.policy == "lockstep" else 1
+    smallest: dict[Shape, int] = {}
+    for bucket in plan.buckets:
+        smallest[bucket.shape] = min(
+            bucket.batch, smallest.get(bucket.shape, bucket.batch)
+        )
+    filled = []
+    for bucket in plan.buckets:
+        count, batch = counts.get(bucket.shape, 0), bucket.batch
+        if count < batch * needed and batch == smallest[bucket.shape]:
+            unit = bucket.program.layout.smallest_batch(plan.config.batch_multiple)
+            batch = count // needed // unit * unit
+        if batch and count >= batch * needed:
+            filled.append(_resized(bucket, batch, count, plan))
+    return tuple(filled)
+
+
+def _resized(bucket: Bucket, batch: int, num_samples: int, plan: Plan) -> Bucket:
+    bucket = dataclasses.replace(bucket, num_samples=num_samples)
+    if batch == bucket.batch:
+        return bucket
+    program = bucket.program.resized(batch)
+    # Its bytes are not known, but less than those of the larger batch.
+    return dataclasses.replace(
+        bucket, program=program, cost=plan.cost_model(program), num_bytes=0
+    )
 
 
 def _left_out(

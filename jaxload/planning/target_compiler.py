@@ -19,6 +19,7 @@ from jaxload.parallel.config import MeshConfig
 from jaxload.planning.footprint import (
     LocalCompiler,
     Request,
+    device_batch_bytes,
     program_bytes,
     resident_bytes,
 )
@@ -48,8 +49,6 @@ class TargetCompiler:
         self._mesh = mesh
         self._target = target
         self._cache = cache
-        self.num_compiled = 0
-        """Programs that were compiled, and not found in the cache."""
 
     @property
     def device_kind(self) -> str:
@@ -59,7 +58,7 @@ class TargetCompiler:
     def footprints(
         self, requests: Sequence[Request], *, on_done: Callable[[], None]
     ) -> dict[Request, int]:
-        """Returns the bytes of each program with all that lies beside it."""
+        """Returns the bytes of each program and of the state beside it."""
         found: dict[Request, int] = {}
         for request in requests:
             result = self._cache.get(self._key(request))
@@ -72,12 +71,15 @@ class TargetCompiler:
             request = missing[reply["index"]]
             found[request] = reply["bytes"]
             self._cache.put(self._key(request), {"bytes": reply["bytes"]})
-            self.num_compiled += 1
             on_done()
 
         if missing:
             targets.run_module(__name__, self._message(missing), on_reply)
         return found
+
+    def batch_bytes(self, program: Program) -> int:
+        """Returns the bytes of one micro-batch on each device."""
+        return device_batch_bytes(self._config.model, program)
 
     def _message(self, requests: Sequence[Request]) -> dict[str, Any]:
         return {

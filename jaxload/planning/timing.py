@@ -17,7 +17,9 @@ from jaxload.console import phase
 from jaxload.data.batch_spec import batch_spec, random_batch
 from jaxload.errors import InputError
 from jaxload.parallel.placement import Group
+from jaxload.planning.footprint import program_bytes, resident_bytes
 from jaxload.planning.memory import remats_to_try
+from jaxload.planning.model_record import as_json
 from jaxload.shapes.shape import Shape
 from jaxload.training.lowering import Lowering
 
@@ -55,11 +57,25 @@ def default_grid(max_tokens: int) -> list[GridPoint]:
 
 
 def measure_costs(
-    config: Config, lowering: Lowering, *, seconds: float, console: Console
+    config: Config,
+    lowering: Lowering,
+    *,
+    budget: int,
+    seconds: float,
+    console: Console,
 ) -> CostFit:
-    """Times micro-steps here, for about so long, and regresses costs from them."""
+    """Times micro-steps here and regresses costs from them.
+
+    Args:
+        config: Of the run.
+        lowering: Programs for the devices of this machine.
+        budget: Bytes of each device that may be used; 0: not known.
+        seconds: About how long to measure.
+        console: Shows progress.
+    """
     grid = default_grid(config.balance.max_tokens or _DEFAULT_TOKENS)
-    remat = remats_to_try(config.model.remat)[0]
+    longest = max((shape for shape, _ in grid), key=lambda shape: shape.tokens)
+    remat = _fastest_remat(config, lowering, longest, budget)
     timings = measure_steps(
         lowering,
         grid=grid,
@@ -80,6 +96,36 @@ def measure_costs(
         source=f"regressed from {len(timings)} micro-steps on "
         f"{placement.devices_per_group} x {placement.device_kind}",
         remat=remat,
+        model=as_json(config.model),
+        devices_per_group=placement.devices_per_group,
+    )
+
+
+def _fastest_remat(
+    config: Config, lowering: Lowering, longest: Shape, budget: int
+) -> Remat:
+    """Returns the fastest policy whose longest micro-step is within the budget."""
+    remats = remats_to_try(config.model.remat)
+    if not budget:
+        return remats[0]
+    group = lowering.placement.local_groups[0]
+    for remat in remats:
+        program = _program(lowering, longest, 1, remat)
+        compiled = lowering.micro_step(program, group).compile()
+        if program_bytes(compiled) + resident_bytes(lowering, program) <= budget:
+            return remat
+    raise InputError(
+        f"measuring costs: one sample of {longest.tokens:,} tokens needs more than the "
+        f"{budget:,} bytes of a device; set balance.max_tokens to the tokens that fit, "
+        "or shard the model over more devices (mesh.fsdp)"
+    )
+
+
+def _program(lowering: Lowering, shape: Shape, samples: int, remat: Remat) -> Program:
+    """Returns the program of so many samples on each device."""
+    layout = lowering.placement.layout
+    return Program(
+        form=Grid.of(shape), batch=samples * layout.batch, layout=layout, remat=remat
     )
 
 
@@ -106,13 +152,7 @@ def measure_steps(
         for shape, samples in grid:
             if time.perf_counter() - start > _COMPILE_SHARE * seconds_budget:
                 break
-            layout = lowering.placement.layout
-            program = Program(
-                form=Grid.of(shape),
-                batch=samples * layout.batch,
-                layout=layout,
-                remat=remat,
-            )
+            program = _program(lowering, shape, samples, remat)
             arrays = random_batch(
                 batch_spec(lowering.trainer.model, program), seed=seed
             )
@@ -167,7 +207,7 @@ class _Runner:
     def run(self, step: _Step) -> float:
         """Runs a step to its end; returns its seconds."""
         begin = time.perf_counter()
-        sums = step.compiled(self._step, self._model, self._sums, step.arrays)
+        sums, _ = step.compiled(self._step, self._model, self._sums, step.arrays)
         self._sums = jax.block_until_ready(sums)
         return time.perf_counter() - begin
 

@@ -32,6 +32,49 @@ def open_dataset(config: Config, console: Console) -> Manifest:
     return manifest
 
 
+def open_if_there(config: Config, console: Console, *, draw: bool) -> Manifest | None:
+    """Opens the config's dataset; None if random shapes stand in for it.
+
+    With `draw`, synthetic media are drawn and prepared if they are not there yet.
+    """
+    there = (config.data.directory / FILE_NAME).exists()
+    shapes = config.random_shapes
+    if there or not shapes or (draw and config.synthetic is not None):
+        return open_dataset(config, console)
+    console.print(
+        f"no dataset in {config.data.path}: random latents of {', '.join(shapes)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return None
+
+
+def check_dataset_matches(config: Config, manifest: Manifest, console: Console) -> None:
+    """Refuses a dataset that was made for another model; tells of cut captions."""
+    for section, field in (
+        ("data", "codec"),
+        ("data", "text_encoder"),
+        ("model", "channels"),
+        ("model", "text_dim"),
+    ):
+        wanted = getattr(getattr(config, section), field)
+        found = manifest.fingerprint.get(field)
+        if found != wanted:
+            raise InputError(
+                f"{section}.{field}={wanted}: dataset {manifest.directory} was made "
+                f"with {found}; set {section}.{field}={found}"
+            )
+    lengths = manifest.read_column("text_tokens").to_numpy()
+    num_cut = int((lengths > config.model.num_text_tokens).sum())
+    if num_cut:
+        console.print(
+            f"{num_cut:,} of {len(lengths):,} captions are cut to "
+            f"model.num_text_tokens={config.model.num_text_tokens}; the longest has "
+            f"{lengths.max()} tokens",
+            highlight=False,
+        )
+
+
 def make_preparation(config: Config, **others: Any) -> Preparation:
     """How a config's model takes media; `others` are fields of a preparation."""
     fields = {

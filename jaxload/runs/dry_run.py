@@ -1,23 +1,26 @@
 """A run up to its first step, without its state: plan, programs and their bytes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import jax
+import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 from jaxload.config import Config
 from jaxload.console import phase
-from jaxload.data.batch_spec import batch_spec
-from jaxload.data.manifest import FILE_NAME, Manifest
+from jaxload.data.batch_spec import ArraySpec, batch_spec
+from jaxload.data.manifest import Manifest
 from jaxload.data.source import MicroBatchSource
 from jaxload.errors import InputError
-from jaxload.planning.footprint import OTHERS, Compiler
+from jaxload.planning.footprint import OTHERS, Compiler, add_queue
 from jaxload.planning.plan import Plan
 from jaxload.reports.plan import format_bytes, print_plan
-from jaxload.runs.dataset import open_dataset
+from jaxload.runs.dataset import check_dataset_matches, open_if_there
 from jaxload.runs.planned import make_plan
 from jaxload.runs.setup import Hardware, memory_budget
+from jaxload.runs.start import check_start, check_trainable
 
 
 def dry_run(
@@ -30,25 +33,33 @@ def dry_run(
             f"{hardware.target}), to compile for; name a GPU that is not here with "
             "--target"
         )
-    manifest = _open_if_there(config, console)
+    if config.balance.costs == "measure":
+        raise InputError(
+            "balance.costs=measure: a dry run trains no model that could be timed; "
+            "leave out --dry-run, or use analytic or a file of jaxload.calibrate"
+        )
+    _check_weights(config, console)
+    manifest = open_if_there(config, console, draw=False)
+    if manifest is not None:
+        check_dataset_matches(config, manifest, console)
     plan = make_plan(config, manifest, hardware, console, plan_file=plan_file)
     print_plan(plan, console)
     _print_bytes(config, plan, hardware, hardware.compiler, console)
     _print_first_batch(config, plan, manifest, console)
 
 
-def _open_if_there(config: Config, console: Console) -> Manifest | None:
-    """Opens the config's dataset; None if random shapes stand in for it."""
-    there = (config.data.directory / FILE_NAME).exists() or config.synthetic is not None
-    if there or not config.data.random_shapes:
-        return open_dataset(config, console)
-    console.print(
-        f"no dataset in {config.data.path}: random latents of "
-        f"{', '.join(config.data.random_shapes)} (data.random_shapes)",
-        highlight=False,
-        soft_wrap=True,
-    )
-    return None
+def _check_weights(config: Config, console: Console) -> None:
+    """Checks the start of the run; weights that are not here are not needed yet."""
+    path = config.train.weights
+    if not path:
+        check_start(config, "noise")
+    elif Path(path).exists():
+        check_start(config, "weights")
+    else:
+        check_trainable(config, "weights")
+        console.print(
+            f"no weights in {path}: not checked", highlight=False, soft_wrap=True
+        )
 
 
 def _print_bytes(
@@ -61,7 +72,7 @@ def _print_bytes(
     """Compiles what planning has not, and prints the bytes of every program."""
     requests = [*(bucket.program for bucket in plan.buckets), *OTHERS]
     with phase(console, "compiling", len(requests)) as advance:
-        found = compiler.footprints(requests, on_done=advance)
+        found = add_queue(compiler, compiler.footprints(requests, on_done=advance))
     budget = memory_budget(config.balance, hardware.memory_bytes)
     table = Table(box=None)
     table.add_column("program")
@@ -72,10 +83,15 @@ def _print_bytes(
         table.add_row(str(request), format_bytes(num_bytes), *share)
     console.print(f"bytes of each device, {hardware.target}:", highlight=False)
     console.print(table)
-    peak = max(found.values())
-    fits = ""
-    if budget:
-        fits = f" of {format_bytes(budget)}: {'fits' if peak <= budget else 'TOO MUCH'}"
+    largest = max(found, key=lambda request: found[request])
+    peak = found[largest]
+    if budget and peak > budget:
+        raise InputError(
+            f"program {largest} needs {peak:,} bytes of each device, and the budget is "
+            f"{budget:,}; plan again for these devices, raise balance.max_bytes, or "
+            "shard the model over more devices (mesh.fsdp)"
+        )
+    fits = f" of {format_bytes(budget)}: fits" if budget else ""
     console.print(f"peak {format_bytes(peak)} ({peak:,} bytes){fits}", highlight=False)
 
 
@@ -85,10 +101,8 @@ def _print_first_batch(
     """Reads the first micro-batch and prints the shapes and types of its arrays."""
     schedule = plan.schedule(config.train.seed)
     bucket = schedule.micro_batches(0, 0)[0].bucket
-    arrays = {
-        name: f"{spec.dtype}{list(spec.shape)}"
-        for name, spec in batch_spec(config.model, schedule.programs[bucket]).items()
-    }
+    arrays: Mapping[str, ArraySpec | np.ndarray]
+    arrays = spec = batch_spec(config.model, schedule.programs[bucket])
     if manifest is not None:
         source = MicroBatchSource(
             manifest,
@@ -100,8 +114,9 @@ def _print_first_batch(
         )
         first = source[0]
         assert first is not None
-        arrays = {n: f"{a.dtype}{list(a.shape)}" for n, a in first.arrays.items()}
-    shapes = ", ".join(f"{name} {text}" for name, text in arrays.items())
+        arrays = first.arrays
+        assert {n: (a.shape, a.dtype) for n, a in arrays.items()} == spec
+    shapes = ", ".join(f"{n} {a.dtype}{list(a.shape)}" for n, a in arrays.items())
     console.print(
         f"first batch ({schedule.programs[bucket]}): {shapes}",
         highlight=False,

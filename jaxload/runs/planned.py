@@ -2,20 +2,24 @@
 
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from jaxload import config as config_lib
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.program import Layout
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
+from jaxload.errors import InputError
 from jaxload.files import read_json
 from jaxload.planning import plan as plan_lib
 from jaxload.planning.check import (
     check_dataset,
-    check_groups,
+    check_num_groups,
     check_plan_file,
+    check_same_plan,
     lay_out,
 )
 from jaxload.planning.plan import Plan
@@ -42,11 +46,20 @@ def settle_plan(
     num_groups = hardware.mesh.replica
     if workdir.plan.exists():
         content = read_json(workdir.plan, remedy=RESTORE)
-        plan = plan_lib.from_dict(content, name=str(workdir.plan))
+        plan = plan_lib.from_dict(
+            content, name=str(workdir.plan), remedy="choose another --workdir"
+        )
         check_dataset(plan, manifest)
+        if plan_file is not None:
+            given = make_plan(config, manifest, hardware, console, plan_file=plan_file)
+            check_same_plan(plan, given, name=f"plan {plan_file}")
         plan = lay_out(plan, hardware.mesh)
-        check_groups(plan, num_groups)
+        check_num_groups(plan, num_groups)
         return plan
+    if workdir.has_checkpoint:
+        raise InputError(
+            f"{workdir.plan}: is missing, and its run has a checkpoint; {RESTORE}"
+        )
     return make_plan(config, manifest, hardware, console, plan_file=plan_file)
 
 
@@ -82,7 +95,7 @@ def make_plan(
         return planner.plan()
     plan = read_plan(plan_file)
     check_plan_file(plan, config.model, hardware.mesh, name=f"plan {plan_file}")
-    check_groups(plan, num_groups)
+    check_num_groups(plan, num_groups)
     # The plan has chosen shapes: all others are counted, and take no planned one's
     # place.
     every_shape = dataclasses.replace(plan.config, max_buckets=sys.maxsize)
@@ -90,6 +103,38 @@ def make_plan(
         config, manifest, every_shape, plan.mesh.layout, plan.num_replicas
     )
     return apply_plan(plan, samples)
+
+
+def follow_plan(
+    config: Config, plan_file: Path, assignments: Sequence[str], console: Console
+) -> Config:
+    """Returns a config with the fields that a plan was made with, and names them.
+
+    Args:
+        config: Of the run.
+        plan_file: The plan.
+        assignments: Values of `--set`, with which the plan has to agree.
+        console: Shows the fields that the plan changes.
+
+    Raises:
+        InputError: The plan was made with another value than one of the assignments.
+    """
+    plan = read_plan(plan_file)
+    train = dataclasses.replace(config.train, accumulate=plan.accumulate)
+    followed = dataclasses.replace(config, balance=plan.config, train=train)
+    changes = config_lib.differences(config, followed)
+    for path, (here, there) in changes.items():
+        if any(assignment.startswith(f"{path}=") for assignment in assignments):
+            raise InputError(
+                f"--set {path}={here}: plan {plan_file} was made with {there}; plan "
+                "again with that value, or leave it out"
+            )
+    if changes:
+        taken = ", ".join(f"{path}={there}" for path, (_, there) in changes.items())
+        console.print(
+            f"from plan {plan_file}: {taken}", highlight=False, soft_wrap=True
+        )
+    return followed
 
 
 def _samples(
@@ -101,7 +146,7 @@ def _samples(
 ) -> Samples:
     if manifest is not None:
         return prepared_samples(manifest, balance, layout, num_replicas=num_replicas)
-    shapes = config.data.random_shapes
+    shapes = config.random_shapes
     return random_samples(shapes, balance, layout, num_replicas=num_replicas)
 
 

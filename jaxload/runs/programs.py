@@ -9,7 +9,7 @@ from rich.console import Console
 from jaxload.balance.program import Program
 from jaxload.console import phase
 from jaxload.errors import InputError
-from jaxload.planning.footprint import SAMPLE, UPDATE, LocalCompiler
+from jaxload.planning.footprint import SAMPLE, UPDATE, LocalCompiler, add_queue
 from jaxload.planning.plan import Plan
 from jaxload.training.compile import CompileCounter, compile_ahead
 from jaxload.training.lowering import Lowering, Origin
@@ -82,20 +82,23 @@ def compile_run(
     )
 
 
-def check_bytes(
-    plan: Plan, compiler: LocalCompiler, memory_bytes: int
-) -> dict[str, int]:
-    """Refuses programs that need more than a device has; returns the bytes of each.
+def check_bytes(plan: Plan, compiler: LocalCompiler, memory_bytes: int) -> None:
+    """Refuses programs that need more than a device has.
 
     A plan of other devices, or one that was made by tokens alone, may have such.
+
+    Args:
+        plan: Names the programs.
+        compiler: Has compiled them.
+        memory_bytes: Bytes of each device that the run may take; 0: not known.
     """
     requests = [UPDATE, SAMPLE, *(bucket.program for bucket in plan.buckets)]
-    found = compiler.footprints(requests, on_done=lambda: None)
+    found = add_queue(compiler, compiler.footprints(requests, on_done=lambda: None))
     for request, num_bytes in found.items():
         if memory_bytes and num_bytes > memory_bytes:
             raise InputError(
-                f"program {request} needs {num_bytes:,} bytes of each device, and JAX "
-                f"may take {memory_bytes:,}; plan again for these devices, raise "
-                "XLA_CLIENT_MEM_FRACTION, or shard the model over more (mesh.fsdp)"
+                f"program {request} needs {num_bytes:,} bytes of each device, and the "
+                f"run may take {memory_bytes:,}; plan again for these devices, raise "
+                "balance.max_bytes or XLA_CLIENT_MEM_FRACTION, or shard the model over "
+                "more devices (mesh.fsdp)"
             )
-    return {str(request): num_bytes for request, num_bytes in found.items()}

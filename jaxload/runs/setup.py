@@ -7,6 +7,7 @@ from rich.console import Console
 
 from jaxload import targets
 from jaxload.balance.config import BalanceConfig
+from jaxload.balance.cost import CostModel
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
@@ -36,7 +37,7 @@ class Hardware:
     """Sizes of the mesh, with the number of groups."""
 
     memory_bytes: int
-    """Bytes of each device; 0 if it does not tell."""
+    """Bytes that JAX may take of each device; 0 if it does not tell."""
 
     target: str
     compiler: Compiler | None
@@ -48,9 +49,21 @@ class Hardware:
 
 def trainer_of(config: Config) -> Trainer:
     """Returns the trainer that a config describes."""
+    _check_tensor(config)
     return make_trainer(
         config.model, config.flow, config.optimizer, seed=config.train.seed
     )
+
+
+def _check_tensor(config: Config) -> None:
+    """Refuses a mesh whose devices cannot share the attention heads evenly."""
+    heads, tensor = config.model.num_heads, config.mesh.tensor
+    if heads % tensor:
+        nearest = max(n for n in range(1, tensor) if heads % n == 0)
+        raise InputError(
+            f"mesh.tensor={tensor}: expected a divisor of model.num_heads={heads}; the "
+            f"nearest that works is mesh.tensor={nearest}"
+        )
 
 
 def local_hardware(config: Config, placement: Placement) -> Hardware:
@@ -83,10 +96,11 @@ def target_hardware(config: Config, target: Gpu, num_devices: int | None) -> Har
     if num_devices is None:
         num_devices = max(1, config.mesh.replica) * config.mesh.devices_per_group
     mesh = resolve(config.mesh, num_devices)
+    _check_tensor(config)
     cache = targets.ResultCache(targets.default_directory())
     return Hardware(
         mesh=mesh,
-        memory_bytes=target.memory_bytes,
+        memory_bytes=target.usable_bytes,
         target=target.name,
         compiler=TargetCompiler(config, mesh, target, cache),
         lowering=None,
@@ -133,18 +147,26 @@ def make_planner(
     num_replicas: int,
 ) -> Planner:
     """Returns the planner of a run."""
+    costs = make_cost_model(
+        config,
+        console,
+        hardware.lowering,
+        budget=memory_budget(config.balance, hardware.memory_bytes),
+    )
     return Planner(
         config,
         samples,
-        make_cost_model(config, console, hardware.lowering),
-        make_memory(config, hardware, console),
+        costs,
+        make_memory(config, hardware, costs, console),
         hardware.mesh,
         num_replicas=num_replicas,
         target=hardware.target,
     )
 
 
-def make_memory(config: Config, hardware: Hardware, console: Console) -> Memory:
+def make_memory(
+    config: Config, hardware: Hardware, costs: CostModel, console: Console
+) -> Memory:
     """Returns the memory budget of a config: bytes where they are known, or tokens."""
     layout = hardware.mesh.layout
     remats = remats_to_try(config.model.remat)
@@ -158,8 +180,10 @@ def make_memory(config: Config, hardware: Hardware, console: Console) -> Memory:
     if budget and hardware.compiler is not None:
         return CompiledMemory(
             hardware.compiler,
+            costs,
             config.balance,
             budget=budget,
+            origin=_budget_origin(config.balance, hardware),
             layout=layout,
             remats=remats,
             console=console,
@@ -175,6 +199,15 @@ def make_memory(config: Config, hardware: Hardware, console: Console) -> Memory:
         layout=layout,
         remat=remats[0],
         multiple=config.balance.batch_multiple,
+    )
+
+
+def _budget_origin(config: BalanceConfig, hardware: Hardware) -> str:
+    if config.max_bytes:
+        return f"balance.max_bytes={config.max_bytes}"
+    return (
+        f"memory of {hardware.target}, {hardware.memory_bytes:,} bytes less "
+        f"balance.reserve={config.reserve}"
     )
 
 

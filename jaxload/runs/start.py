@@ -24,6 +24,16 @@ def find_origin(config: Config, workdir: WorkDir) -> Origin:
 
 def check_start(config: Config, origin: Origin) -> None:
     """Refuses a model that cannot be trained, or weights that are of another one."""
+    check_trainable(config, origin)
+    if origin == "weights":
+        try:
+            weights.check(config.train.weights, config.model)
+        except InputError as error:
+            raise InputError(f"train.weights: {error}") from error
+
+
+def check_trainable(config: Config, origin: Origin) -> None:
+    """Refuses a model that cannot be trained from such a start."""
     _check_conditions(config.model)
     model = config.model
     if model.lora_rank and origin == "noise":
@@ -36,11 +46,6 @@ def check_start(config: Config, origin: Origin) -> None:
             f"model.param_dtype={model.param_dtype}: expected float32 to train the "
             "whole model: small updates would be lost; set model.param_dtype=float32"
         )
-    if origin == "weights":
-        try:
-            weights.check(config.train.weights, model)
-        except InputError as error:
-            raise InputError(f"train.weights: {error}") from error
 
 
 def _check_conditions(model: ModelConfig) -> None:

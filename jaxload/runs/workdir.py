@@ -15,6 +15,9 @@ from jaxload.files import read_json, write_atomically
 RESTORE = "restore the file, or choose another --workdir"
 """What to do about a file of a work directory that cannot be read."""
 
+_FORMAT = 2
+"""Of config.json, and with it of the directory; 0 is one without this number."""
+
 
 @dataclasses.dataclass(frozen=True)
 class WorkDir:
@@ -83,18 +86,25 @@ class WorkDir:
     def begin(self, config: Config) -> None:
         """Makes the directory hold this run."""
         self.finished.unlink(missing_ok=True)
-        text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
+        content = {"format": _FORMAT, **config_lib.to_dict(config)}
+        text = json.dumps(content, indent=2) + "\n"
         write_atomically(self.config, text)
 
     def read_config(self) -> Config:
-        """The config of the run that this directory holds."""
+        """Returns the config of the run that this directory holds."""
         if not self.config.is_file():
             raise InputError(
                 f"work directory {self.path}: expected a run, found no "
                 f"{self.config.name}; train one first, or check --workdir"
             )
+        content = read_json(self.config, remedy=RESTORE)
+        if content.pop("format", 0) != _FORMAT:
+            raise InputError(
+                f"work directory {self.path}: holds a run of an older format; continue "
+                "it with the version that began it, or choose another --workdir"
+            )
         try:
-            return config_lib.from_dict(read_json(self.config, remedy=RESTORE))
+            return config_lib.from_dict(content)
         except InputError as error:
             raise InputError(f"{self.config}: {error}") from error
 
@@ -125,12 +135,21 @@ def claim_workdir(path: Path, config: Config, *, resume: bool) -> Iterator[WorkD
             ) from error
         if workdir.config.exists():
             _check_same_run(workdir, config, resume=resume)
-        elif any(not entry.name.startswith(".") for entry in path.iterdir()):
+        elif _has_other_files(workdir):
             raise InputError(
                 f"work directory {path}: is not empty and holds no run; choose another "
                 "--workdir"
             )
         yield workdir
+
+
+def _has_other_files(workdir: WorkDir) -> bool:
+    """Returns whether there is more than what a run leaves that was never begun."""
+    leftovers = {workdir.compile_cache}
+    return any(
+        not entry.name.startswith(".") and entry not in leftovers
+        for entry in workdir.path.iterdir()
+    )
 
 
 def _check_same_run(workdir: WorkDir, config: Config, *, resume: bool) -> None:

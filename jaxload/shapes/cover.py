@@ -105,12 +105,13 @@ def cover_exactly(
     common = sorted(set(counts) - set(rare), key=lambda shape: (-content(shape), shape))
     if not common:
         raise InputError(
-            f"no shape has a sample for each of {min_samples} replicas; the largest "
-            f"count is {max(counts.values())}; use fewer replicas or more data"
+            f"no shape has {min_samples} samples, which a batch for each replica "
+            f"takes; the largest count is {max(counts.values())}; use fewer replicas, "
+            "a smaller mesh.fsdp or balance.batch_multiple, or more data"
         )
     kept = sorted(common[:max_shapes], key=lambda shape: (shape.tokens, shape))
     left_out = (
-        (f"too few samples for {min_samples} replicas", rare),
+        (f"fewer than {min_samples} samples, a batch for each replica", rare),
         (
             f"not among the {max_shapes} shapes with the most content",
             common[max_shapes:],

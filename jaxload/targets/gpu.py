@@ -11,6 +11,10 @@ from jaxload.errors import InputError
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 """Variables that must be set before JAX is imported."""
 
+JAX_SHARE = 0.95
+"""Share of a GPU's memory that plans let JAX take: what it does take with
+XLA_CLIENT_MEM_FRACTION=0.95 in the environment, instead of three quarters."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gpu:
@@ -32,6 +36,11 @@ class Gpu:
     l2_bytes: int
     shared_bytes_per_multiprocessor: int
     shared_bytes_per_block: int
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes that JAX may take; see JAX_SHARE."""
+        return int(JAX_SHARE * self.memory_bytes)
 
     def devices(self, num_devices: int) -> list[Any]:
         """Returns devices of one host to compile for, not to run on.

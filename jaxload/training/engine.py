@@ -1,19 +1,27 @@
 """The engine: local programs per group, and one global update."""
 
+import collections
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxload.balance.program import Program
 from jaxload.parallel.placement import Group, Placement
 from jaxload.training.step import Sums, TrainState
 
-MicroStep = Callable[[Any, Any, Sums, Mapping[str, jax.Array]], Sums]
-"""(step, model, sums, batch) -> sums, compiled for one group."""
+MicroStep = Callable[[Any, Any, Sums, Mapping[str, jax.Array]], tuple[Sums, jax.Array]]
+"""(step, model, sums, batch) -> (sums, loss), compiled for one group."""
 
 Update = Callable[[TrainState, Sums], tuple[TrainState, Sums, dict[str, jax.Array]]]
 """(state without frozen parameters, sums) -> (state, sums of zero, scalars)."""
+
+MAX_QUEUED = 2
+"""Micro-batches that wait on a group's devices behind the one that runs. One hides the
+copy to the device, a second the delays of the loop; each takes the memory of a batch,
+however many micro-batches a step has."""
 
 
 class Engine:
@@ -51,6 +59,9 @@ class Engine:
             for group in placement.local_groups
         }
         self._state = state
+        self._unfinished: dict[int, collections.deque[jax.Array]] = {
+            group.index: collections.deque() for group in placement.local_groups
+        }
         self._take_views(sums)
 
     @property
@@ -59,14 +70,22 @@ class Engine:
         return self._state
 
     def micro_step(
-        self, group: Group, program: Program, batch: Mapping[str, jax.Array]
+        self, group: Group, program: Program, batch: Mapping[str, np.ndarray]
     ) -> None:
-        """Starts a micro-batch on a local group, and does not wait for it."""
-        index = group.index
+        """Copies a micro-batch to a local group and starts it, without waiting for it.
+
+        Returns once no more than MAX_QUEUED micro-batches wait behind a running one.
+        """
+        index, arrays = group.index, group.place_batch(batch)
         step, params = self._views[index]
-        self._sums[index] = self._micro_steps[index, program](
-            step, (params, self._frozen[index]), self._sums[index], batch
+        self._sums[index], loss = self._micro_steps[index, program](
+            step, (params, self._frozen[index]), self._sums[index], arrays
         )
+        unfinished = self._unfinished[index]
+        unfinished.append(loss)
+        # Here and not before the copy, so that there is a place for the next batch.
+        while len(unfinished) > MAX_QUEUED:
+            unfinished.popleft().block_until_ready()
 
     def update(self) -> dict[str, jax.Array]:
         """Ends the step: sums over groups, applies the optimizer; returns scalars."""
@@ -74,7 +93,7 @@ class Engine:
         sums = self._placement.join_sums(parts)
         self._views, self._sums, frozen = {}, {}, self._state.frozen
         state, sums, scalars = self._update(self._state.without_frozen(), sums)
-        self._state = TrainState(**(vars(state) | {"frozen": frozen}))
+        self._state = dataclasses.replace(state, frozen=frozen)
         self._take_views(sums)
         return scalars
 
@@ -84,9 +103,7 @@ class Engine:
         return all(leaf.is_ready() for leaf in leaves)
 
     def _take_views(self, sums: Sums) -> None:
-        local, read = (
-            self._placement.local_groups,
-            (self._state.step, self._state.params),
-        )
+        local = self._placement.local_groups
+        read = (self._state.step, self._state.params)
         self._views = {g.index: self._placement.state_view(read, g) for g in local}
         self._sums = {g.index: self._placement.sums_view(sums, g) for g in local}

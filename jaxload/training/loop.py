@@ -3,13 +3,13 @@
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Iterator, Mapping
 
 import jax
 import numpy as np
 
 from jaxload.balance.schedule import Schedule
+from jaxload.data.source import HostBatch
 from jaxload.errors import InputError
 from jaxload.parallel.placement import Placement
 from jaxload.training.checkpoint import Checkpoints
@@ -17,22 +17,6 @@ from jaxload.training.compile import CompileCounter
 from jaxload.training.config import TrainConfig
 from jaxload.training.engine import Engine
 from jaxload.training.events import STEP, Event, Sink
-
-
-class DeviceBatch(NamedTuple):
-    """A micro-batch on the devices of the group that runs it."""
-
-    step: int
-    replica: int
-    bucket: int
-    arrays: Mapping[str, jax.Array]
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """Micro-batches of this process in the order in which they run."""
-
-    def __next__(self) -> DeviceBatch: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +30,7 @@ class _Running:
 
 def run_steps(
     engine: Engine,
-    batches: Batches,
+    batches: Iterator[HostBatch],
     *,
     start: int,
     config: TrainConfig,
@@ -55,7 +39,10 @@ def run_steps(
     checkpoints: Checkpoints,
     sink: Sink,
 ) -> None:
-    """Trains from step `start` to the end; the engine then holds the last state."""
+    """Trains from step `start` to the end; the engine then holds the last state.
+
+    `batches` are the micro-batches of this process, in the order in which they run.
+    """
     clock = _StepClock(schedule, sink)
     replicas = placement.local_replicas(schedule.num_replicas)
     # Every transfer is one that was asked for, and every compile is behind us.

@@ -71,7 +71,7 @@ class Lowering:
         run = jax.jit(
             functools.partial(self.trainer.micro_step, program.remat),
             donate_argnums=2,
-            out_shardings=jax.tree.map(_sharding, sums),
+            out_shardings=(jax.tree.map(_sharding, sums), group.replicated),
         )
         with sharded(group.mesh):
             return run.lower(state.step, state.model, sums, batch)

@@ -32,6 +32,10 @@ class Objective(Protocol):
         """Returns the loss of each sample, and metrics summed over the samples."""
         ...
 
+    def init_metrics(self) -> Metrics:
+        """Returns metrics of zero, of the shapes that a call returns."""
+        ...
+
     def init_statistics(self) -> Any:
         """Returns the statistics before the first step."""
         ...
@@ -78,10 +82,14 @@ class FlowMatching:
         loss_B = jnp.mean(jnp.square(error), axis=(1, 2, 3, 4))
         return loss_B, _by_noise_level(loss_B, sigma_B)
 
-    def init_statistics(self) -> dict[str, Array]:
-        """Returns running sums of zero."""
+    def init_metrics(self) -> dict[str, Array]:
+        """Returns sums of zero, by noise level."""
         zeros = jnp.zeros(_NUM_NOISE_LEVELS, jnp.float32)
         return {"loss_by_noise": zeros, "count_by_noise": zeros}
+
+    def init_statistics(self) -> dict[str, Array]:
+        """Returns running sums of zero, of the metrics."""
+        return self.init_metrics()
 
     def advance_statistics(
         self, statistics: dict[str, Array], metrics: Metrics
@@ -90,10 +98,10 @@ class FlowMatching:
         return {name: _DECAY * statistics[name] + metrics[name] for name in statistics}
 
     def report(self, statistics: dict[str, Array]) -> dict[str, Array]:
-        """Returns the mean loss by noise level; 0 where there was no sample."""
+        """Returns the mean loss by noise level; NaN where there was no sample."""
         count = statistics["count_by_noise"]
-        mean = statistics["loss_by_noise"] / jnp.maximum(count, 1e-6)
-        return {"loss_by_noise": mean}
+        mean = statistics["loss_by_noise"] / count
+        return {"loss_by_noise": jnp.where(count > 0, mean, jnp.nan)}
 
 
 def sample_keys(

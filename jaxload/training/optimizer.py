@@ -24,7 +24,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Builds AdamW behind clipping by the norm of all gradients.
 
     The state is the same whatever the groups are: one tree like the parameters for
-    each moment, which is sharded as they are. `init` raises as check_groups does.
+    each moment, which is sharded as they are. `init` raises as check_param_groups does.
     """
     chain = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
@@ -36,7 +36,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     )
 
     def init(params: optax.Params) -> optax.OptState:
-        check_groups(config, params)
+        check_param_groups(config, params)
         return chain.init(params)
 
     def update(updates, state, params=None):
@@ -57,7 +57,7 @@ def param_name(path: tuple[Any, ...]) -> str:
     return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
-def group_of(config: OptimizerConfig, name: str) -> ParamGroup:
+def param_group_of(config: OptimizerConfig, name: str) -> ParamGroup:
     """Returns the group of a parameter, with no value left to the section.
 
     Parameters that no pattern matches are in a group `*` with the section's values.
@@ -72,7 +72,7 @@ def group_of(config: OptimizerConfig, name: str) -> ParamGroup:
     )
 
 
-def check_groups(config: OptimizerConfig, params: optax.Params) -> None:
+def check_param_groups(config: OptimizerConfig, params: optax.Params) -> None:
     """Checks that each group has parameters among those that are trained.
 
     Args:
@@ -83,7 +83,7 @@ def check_groups(config: OptimizerConfig, params: optax.Params) -> None:
         InputError: A pattern matches no parameter, or none that an earlier one leaves.
     """
     names = [param_name(path) for path, _ in jax.tree.leaves_with_path(params)]
-    used = {group_of(config, name).pattern for name in names}
+    used = {param_group_of(config, name).pattern for name in names}
     for pattern in (group.pattern for group in config.groups):
         matching = [name for name in names if fnmatchcase(name, pattern)]
         if not matching:
@@ -92,7 +92,7 @@ def check_groups(config: OptimizerConfig, params: optax.Params) -> None:
                 f"trained parameter, got no match; nearest: {_nearest(pattern, names)}"
             )
         if pattern not in used:
-            earlier = group_of(config, matching[0]).pattern
+            earlier = param_group_of(config, matching[0]).pattern
             raise InputError(
                 f"optimizer.groups, pattern {pattern!r}: expected parameters that no "
                 f"earlier pattern matches, got none; move it before {earlier!r}"
@@ -115,7 +115,7 @@ def _add_weight_decay(config: OptimizerConfig) -> optax.GradientTransformation:
 
     def decayed(path: tuple[Any, ...], update: Any, param: Any) -> Any:
         name = param_name(path)
-        decay = group_of(config, name).weight_decay
+        decay = param_group_of(config, name).weight_decay
         return update + decay * param if decay and _is_matrix(name) else update
 
     return optax.stateless(
@@ -136,7 +136,7 @@ def _scale_by_learning_rate(config: OptimizerConfig) -> optax.GradientTransforma
 
     def update(updates, state, params=None):
         def scaled(path: tuple[Any, ...], update: Any) -> Any:
-            rate = group_of(config, param_name(path)).learning_rate
+            rate = param_group_of(config, param_name(path)).learning_rate
             step_size = _warm_up(-rate, config.num_warmup_steps)(state.count)
             return jnp.asarray(step_size, update.dtype) * update
 

@@ -95,8 +95,12 @@ class Trainer:
         model: tuple[Any, Any],
         sums: Sums,
         batch: Mapping[str, jax.Array],
-    ) -> Sums:
-        """Adds a micro-batch's losses and gradients to the sums of one group."""
+    ) -> tuple[Sums, jax.Array]:
+        """Adds a micro-batch's losses and gradients to the sums of one group.
+
+        Returns the sums, and the micro-batch's own loss: an array that nothing donates,
+        which is ready when the micro-step is done.
+        """
         params, frozen = model
         keys_B = sample_keys(self.seed, step, batch["id"])
 
@@ -109,7 +113,8 @@ class Trainer:
         (loss, metrics), grads = grad(params)
         count = jnp.asarray(batch["id"].shape[0], jnp.int32)
         more = Sums(grads=grads, loss=loss, count=count, metrics=metrics)
-        return jax.tree.map(lambda total, one: total + one[None], sums, more)
+        sums = jax.tree.map(lambda total, one: total + one[None], sums, more)
+        return sums, loss
 
     def update(
         self, state: TrainState, sums: Sums
@@ -148,7 +153,7 @@ class Trainer:
             grads=jax.tree.map(zeros, params),
             loss=jnp.zeros(num_groups, jnp.float32),
             count=jnp.zeros(num_groups, jnp.int32),
-            metrics=jax.tree.map(zeros, self.objective.init_statistics()),
+            metrics=jax.tree.map(zeros, self.objective.init_metrics()),
         )
 
     def graphdef(self, remat: Remat) -> nnx.GraphDef:

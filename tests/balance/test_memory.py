@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from jaxload.balance.memory import (
     Limit,
     MemoryLaw,
-    MemoryModel,
     probe_shapes,
     regress_memory,
 )
@@ -132,25 +131,6 @@ def test_the_most_samples_fit_and_one_more_does_not():
             assert LAW(program(tokens, n + 1)) > budget
     assert LAW.max_samples(16, 106) == 0
     assert LAW.max_samples(16, 107) == 1
-
-
-def test_each_policy_has_its_own_law():
-    layout = Layout(batch=2)
-    steep = MemoryLaw(fixed=50.0, per_sample=0.0, per_token=2.0)
-    model = MemoryModel({("none", Layout()): LAW, ("full", layout): steep})
-    assert model(program(16, 2)) == 114
-    assert model(program(64, 2)) == 138
-    assert model(program(16, 6, layout=layout, remat="full")) == 50 + 3 * 32
-    assert model.law("full", layout) is steep
-
-
-def test_a_policy_that_was_not_compiled_is_named():
-    model = MemoryModel({("none", Layout()): LAW})
-    message = "memory of remat=full on 2x1x1: not compiled, only none on 1x1x1"
-    with pytest.raises(InputError, match=message):
-        model(program(16, 2, layout=Layout(batch=2), remat="full"))
-    with pytest.raises(InputError, match="only nothing"):
-        MemoryModel({}).law("none", Layout())
 
 
 def test_the_ends_are_probed():

@@ -30,9 +30,9 @@ PROGRAMS = st.builds(
     [
         (0, Layout(), 1),
         (-3, Layout(), 1),
-        (3, Layout(batch=2), 2),
+        (3, Layout(batch=2), 4),
         (1, Layout(batch=8), 8),
-        (23, Layout(batch=8, ring=2), 16),
+        (23, Layout(batch=8, ring=2), 24),
         (0, Layout(batch=8), 8),
     ],
     ids=str,

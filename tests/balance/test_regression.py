@@ -155,7 +155,7 @@ def test_a_time_that_is_none_is_refused(seconds):
 def test_json_gives_an_equal_fit():
     fit = fit_costs(timings(two_terms, noise=0.02), source="test", remat="full")
     content = json.loads(json.dumps(fit.to_dict()))
-    assert (content["format"], content["remat"]) == (2, "full")
+    assert (content["format"], content["remat"]) == (3, "full")
     assert CostFit.from_dict(content, name="fit.json") == fit
 
 

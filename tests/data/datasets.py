@@ -1,6 +1,5 @@
 """Datasets that tests write without media, and what a loader must read from them."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.program import Grid, Program
-from jaxload.balance.schedule import Schedule
+from jaxload.balance.schedule import MicroBatch, Schedule
 from jaxload.data.manifest import (
     FILE_NAME,
     Entry,
@@ -64,10 +63,12 @@ def write_as_one_shard(manifest: Manifest, directory: Path) -> None:
     write_manifest(directory, [table], shards, manifest.fingerprint)
 
 
-def make_bucket(shape: Shape, batch: int, num_samples: int) -> Bucket:
-    """Returns a bucket whose cost does not matter."""
+def make_bucket(
+    shape: Shape, batch: int, num_samples: int, cost: float = 1.0
+) -> Bucket:
+    """Returns a bucket, of the same cost as all others unless one is given."""
     program = Program(form=Grid.of(shape), batch=batch)
-    return Bucket(program=program, num_samples=num_samples, cost=1.0)
+    return Bucket(program=program, num_samples=num_samples, cost=cost)
 
 
 def load_record(data: bytes) -> dict[str, np.ndarray]:
@@ -82,7 +83,7 @@ def read_one_by_one(
     manifest: Manifest,
     schedule: Schedule,
     *,
-    groups: Sequence[Sequence[int]],
+    num_groups: int,
     num_steps: int,
     num_text_tokens: int,
 ) -> Iterator[HostBatch]:
@@ -91,24 +92,42 @@ def read_one_by_one(
     Args:
         manifest: Describes the dataset.
         schedule: Names the samples of each micro-batch.
-        groups: Replicas that take turns, for each time that the groups run.
+        num_groups: Groups that run the replicas, each in turn those that are its own.
         num_steps: Steps to read, from the first.
         num_text_tokens: Length that texts are padded or cut to.
     """
     paths = [str(manifest.directory / shard.name) for shard in manifest.shards]
     records = grain.sources.ArrayRecordDataSource(paths)
     for step in range(num_steps):
-        for together in groups:
-            waiting = [schedule.micro_batches(step, replica) for replica in together]
-            for turn in itertools.zip_longest(*waiting):
-                for replica, micro_batch in zip(together, turn, strict=True):
-                    if micro_batch is None:
-                        continue
-                    shape = schedule.buckets[micro_batch.bucket].shape
-                    rows = manifest.rows_by_shape[shape][micro_batch.members]
-                    decoded = [load_record(records[row]) for row in rows.tolist()]
-                    arrays = _stack(decoded, num_text_tokens) | {"id": rows}
-                    yield HostBatch(step, replica, micro_batch.bucket, arrays)
+        for replica, micro_batch in _played(schedule, step, num_groups):
+            shape = schedule.buckets[micro_batch.bucket].shape
+            rows = manifest.rows_by_shape[shape][micro_batch.members]
+            decoded = [load_record(records[row]) for row in rows.tolist()]
+            arrays = _stack(decoded, num_text_tokens) | {"id": rows}
+            yield HostBatch(step, replica, micro_batch.bucket, arrays)
+
+
+def _played(
+    schedule: Schedule, step: int, num_groups: int
+) -> Iterator[tuple[int, MicroBatch]]:
+    """Plays a step, from event to event: whichever group is free first starts next."""
+    waiting = [
+        [
+            (replica, micro_batch)
+            for replica in range(group, schedule.num_replicas, num_groups)
+            for micro_batch in schedule.micro_batches(step, replica)
+        ]
+        for group in range(num_groups)
+    ]
+    free_at = [0.0] * num_groups
+    while any(waiting):
+        group = min(
+            (g for g in range(num_groups) if waiting[g]),
+            key=lambda g: (free_at[g], waiting[g][0][0]),
+        )
+        replica, micro_batch = waiting[group].pop(0)
+        free_at[group] += schedule.buckets[micro_batch.bucket].cost
+        yield replica, micro_batch
 
 
 def _stack(

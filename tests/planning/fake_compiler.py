@@ -31,6 +31,13 @@ class FakeCompiler:
         """Name of the type of device."""
         return "fake"
 
+    batch: int = 0
+    """Bytes of every micro-batch on a device."""
+
+    def batch_bytes(self, program: Program) -> int:
+        """Returns the bytes of a micro-batch."""
+        return self.batch
+
     @property
     def programs(self) -> list[Program]:
         """Micro-steps that were compiled, in order."""

@@ -98,8 +98,20 @@ def test_shapes_that_have_become_too_rare_are_counted_once(
     found = apply_plan(plan, samples(COUNTS | {SMALL: 3}))
     assert SMALL not in {bucket.shape for bucket in found.buckets}
     (left_out,) = found.left_out
-    assert left_out.reason.startswith("fewer samples than a micro-batch")
+    assert left_out.reason.startswith("fewer samples than the smallest")
     assert (left_out.count, left_out.examples) == (3, ("1x8x8 (3)",))
+
+
+def test_a_shape_short_of_a_sample_gets_a_smaller_batch(plan_of: Callable[..., Plan]):
+    plan = plan_of(COUNTS, num_replicas=2, max_buckets=4)
+    (planned,) = (b for b in plan.buckets if b.shape == SMALL)
+    count = 2 * planned.batch - 1
+    found = apply_plan(plan, samples(COUNTS | {SMALL: count}))
+    assert found.left_out == ()
+    (bucket,) = (b for b in found.buckets if b.shape == SMALL)
+    assert (bucket.batch, bucket.num_samples) == (planned.batch - 1, count)
+    assert bucket.cost == plan.cost_model(bucket.program) < planned.cost
+    assert sum(epoch(found)[SMALL].values()) == 2 * bucket.batch
 
 
 def test_too_few_for_the_larger_of_two_batches_run_in_the_smaller(

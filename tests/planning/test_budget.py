@@ -8,6 +8,7 @@ from jaxload.balance.program import Layout
 from jaxload.config import Config, override_all
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
+from jaxload.planning.analytic_cost import analytic_cost
 from jaxload.planning.memory import CompiledMemory, Memory, TokenMemory
 from jaxload.runs.setup import Hardware, find_hardware, make_memory, memory_budget
 from tests.planning.fake_compiler import FakeCompiler
@@ -43,7 +44,8 @@ def memory_of(
         lowering=None,
     )
     config = override_all(config, ["balance.max_tokens=0", *assignments])
-    return make_memory(config, hardware, Console(quiet=True))
+    costs = analytic_cost(config.model)
+    return make_memory(config, hardware, costs, Console(quiet=True))
 
 
 def test_bytes_rule_where_the_device_tells_them(debug_config: Config):

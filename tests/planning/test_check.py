@@ -15,7 +15,7 @@ from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.check import (
     check_dataset,
-    check_groups,
+    check_num_groups,
     check_plan_file,
     lay_out,
 )
@@ -139,8 +139,8 @@ def test_more_groups_than_replicas_are_refused(
         lambda: begin(debug_config, debug_manifest, plan, path, replica=3, fsdp=2)
     )
     assert message == (
-        "the plan has 2 replicas, and there are 3 groups of devices to run them; plan "
-        "again for 3 replicas, or use fewer devices, or a larger mesh.fsdp"
+        "replicas of the plan: 2, groups of devices to run them: 3; use at most 2 x 2 "
+        "devices, a larger mesh.fsdp, or a new run with a plan for 3 replicas"
     )
 
 
@@ -221,7 +221,7 @@ def test_batches_that_devices_cannot_share_name_a_mesh_that_works(
     assert f"the nearest that divides every batch is mesh.fsdp={nearest} " in message
     assert f"balance.batch_multiple={fsdp} could use {fsdp}" in message
     works = MeshConfig(replica=replica * fsdp // nearest, fsdp=nearest)
-    check_groups(lay_out(plan, works), works.replica)
+    check_num_groups(lay_out(plan, works), works.replica)
 
 
 def test_devices_that_no_mesh_suits_are_too_many(plan_in_sixes: MakePlan):
@@ -229,4 +229,4 @@ def test_devices_that_no_mesh_suits_are_too_many(plan_in_sixes: MakePlan):
     plan = plan_in_sixes(3)
     message = refusal(lambda: lay_out(plan, MeshConfig(replica=1, fsdp=8)))
     assert "; use 6 devices with mesh.fsdp=6 (" in message
-    check_groups(lay_out(plan, MeshConfig(replica=1, fsdp=6)), 1)
+    check_num_groups(lay_out(plan, MeshConfig(replica=1, fsdp=6)), 1)

@@ -14,6 +14,7 @@ from jaxload.errors import InputError
 from jaxload.planning import timing
 from jaxload.planning.analytic_cost import analytic_cost
 from jaxload.planning.costs import make_cost_model
+from jaxload.planning.model_record import as_json
 from jaxload.runs.setup import this_placement, trainer_of
 from jaxload.training.lowering import Lowering
 
@@ -40,7 +41,9 @@ def test_measured_costs_are_regressed_and_named(
     monkeypatch: pytest.MonkeyPatch, debug_config: Config, lowering: Lowering
 ):
     monkeypatch.setattr(timing, "measure_steps", lambda *_, **__: TIMINGS)
-    fit = timing.measure_costs(debug_config, lowering, seconds=1.0, console=QUIET)
+    fit = timing.measure_costs(
+        debug_config, lowering, budget=0, seconds=1.0, console=QUIET
+    )
     assert fit.cost(3, 48) == pytest.approx(seconds(3, 48), rel=1e-3)
     assert fit.source.startswith("regressed from 9 micro-steps on 1 x")
     assert fit.remat == "none"
@@ -57,17 +60,27 @@ def test_measured_costs_price_every_policy(
     def measure(config: Config, given: Lowering, **options: object) -> CostFit:
         assert options["seconds"] == 12.5
         assert given is lowering
-        return fit_costs(TIMINGS, source="measured once", remat="attention")
+        return fit_costs(
+            TIMINGS,
+            source="measured once",
+            remat="attention",
+            model=as_json(debug_config.model),
+        )
 
     monkeypatch.setattr("jaxload.planning.costs.measure_costs", measure)
     assignments = ["balance.costs=measure", "balance.measure_seconds=12.5"]
     if costs == "file":
         path = tmp_path / "fit.json"
-        fit = fit_costs(TIMINGS, source="measured once", remat="attention")
+        fit = fit_costs(
+            TIMINGS,
+            source="measured once",
+            remat="attention",
+            model=as_json(debug_config.model),
+        )
         path.write_text(json.dumps(fit.to_dict()))
         assignments = [f"balance.costs={path}"]
     config = override_all(debug_config, assignments)
-    model = make_cost_model(config, QUIET, lowering)
+    model = make_cost_model(config, QUIET, lowering, budget=0)
     assert (model.unit, model.source) == ("s", "measured once")
 
     costs_of = {
@@ -91,14 +104,14 @@ def test_measured_costs_price_every_policy(
 
 
 def test_costs_are_analytic_unless_others_are_named(debug_config: Config):
-    model = make_cost_model(debug_config, QUIET, None)
+    model = make_cost_model(debug_config, QUIET, None, budget=0)
     assert model == analytic_cost(debug_config.model)
     assert model.source.startswith("analytic: ")
 
 
 def error_of(config: Config, lowering: Lowering | None) -> str:
     with pytest.raises(InputError) as error:
-        make_cost_model(config, QUIET, lowering)
+        make_cost_model(config, QUIET, lowering, budget=0)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -106,7 +119,7 @@ def error_of(config: Config, lowering: Lowering | None) -> str:
 def test_a_target_cannot_be_timed(debug_config: Config):
     config = override_all(debug_config, ["balance.costs=measure"])
     message = error_of(config, None)
-    assert message.startswith("balance.costs=measure: the plan is for a target")
+    assert message.startswith("balance.costs=measure: the plan is for other devices")
     assert "jaxload.calibrate" in message
 
 
@@ -117,7 +130,7 @@ def test_a_target_cannot_be_timed(debug_config: Config):
         (lambda path: path.mkdir(), "cannot be read (Is a directory)"),
         (lambda path: path.write_text("{"), "not JSON"),
         (lambda path: path.write_text("[]"), "not a cost fit"),
-        (lambda path: path.write_text('{"format": 1}'), "format 1, expected 2"),
+        (lambda path: path.write_text('{"format": 1}'), "format 1, expected 3"),
     ],
 )
 def test_a_file_that_is_no_fit_is_one_line(

@@ -7,12 +7,13 @@ from rich.console import Console
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
+from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.analytic_cost import analytic_cost
-from jaxload.planning.footprint import OTHERS, SAMPLE, UPDATE
+from jaxload.planning.footprint import OTHERS, SAMPLE, UPDATE, add_queue
 from jaxload.planning.memory import CompiledMemory, TokenMemory, remats_to_try
 from jaxload.planning.plan import Plan
 from jaxload.planning.planner import Planner
@@ -25,6 +26,17 @@ from tests.planning.fake_compiler import FIXED, FakeCompiler, line
 SHAPES = tuple(Shape(f, 4, 4) for f in (1, 4, 8, 16, 32))
 
 
+# Slower policies compute more for each token, and nothing is paid per micro-batch.
+COSTS = CostModel(
+    laws={
+        remat: CostLaw(fixed=0.0, per_sample=0.0, per_token=p, per_token_squared=0.01)
+        for remat, p in zip(REMATS, (3.0, 3.5, 4.0), strict=True)
+    },
+    unit="FLOP",
+    source="made up",
+)
+
+
 def make_memory(
     compiler: FakeCompiler,
     budget: int,
@@ -32,11 +44,14 @@ def make_memory(
     remats: tuple[Remat, ...] = ("none",),
     layout: Layout | None = None,
     config: BalanceConfig | None = None,
+    costs: CostModel = COSTS,
 ) -> CompiledMemory:
     return CompiledMemory(
         compiler,
+        costs,
         config or BalanceConfig(),
         budget=budget,
+        origin=f"balance.max_bytes={budget}",
         layout=layout or Layout(),
         remats=remats,
         console=Console(quiet=True),
@@ -88,7 +103,63 @@ def test_bytes_say_what_they_were_compiled_for(debug_config: Config):
     assert memory.others == {UPDATE: 900, SAMPLE: 800}
 
 
+@pytest.mark.parametrize("budget", [FIXED + 20, FIXED + 325, 10_000])
+@pytest.mark.parametrize("num_shapes", [1, 2, 5])
+def test_few_more_are_compiled_to_choose_among_policies(
+    debug_config: Config, num_shapes: int, budget: int
+):
+    compiler = FakeCompiler()
+    shapes = SHAPES[:num_shapes]
+    make_plan(debug_config, make_memory(compiler, budget, remats=REMATS), shapes)
+    tried = {program.remat for program in compiler.programs}
+    # Two lengths with two batches for each policy, and each bucket once.
+    assert len(compiler.programs) <= min(2, num_shapes) * 2 * len(tried) + num_shapes
+    assert len(set(compiler.compiled)) == len(compiler.compiled)
+
+
+def test_a_policy_of_which_nothing_fits_is_compiled_once(debug_config: Config):
+    compiler = FakeCompiler()
+    memory = make_memory(compiler, FIXED + 10, remats=REMATS)
+    (bucket,) = make_plan(debug_config, memory, SHAPES[:1]).buckets
+    assert (bucket.program.remat, bucket.batch) == ("full", 1)
+    assert [p.remat for p in compiler.programs] == [*REMATS, "full"]
+
+
+def test_each_program_has_the_largest_batch_behind_it(debug_config: Config):
+    """Micro-batches that wait are of any bucket."""
+
+    class Compiler(FakeCompiler):
+        def batch_bytes(self, program: Program) -> int:
+            return program.batch
+
+    plan = make_plan(debug_config, make_memory(Compiler(), 10_000), SHAPES)
+    largest = max(bucket.batch for bucket in plan.buckets)
+    for bucket in plan.buckets:
+        assert bucket.num_bytes == line(bucket.program) + 2 * largest <= 10_000
+
+
+def test_an_update_has_the_next_step_behind_it():
+    program = Program(form=Grid(1, 4, 4), batch=2)
+    found = {program: 500, UPDATE: 400, SAMPLE: 300}
+    assert add_queue(FakeCompiler(batch=7), found) == {
+        program: 500 + 2 * 7,
+        UPDATE: 400 + 3 * 7,
+        SAMPLE: 300,
+    }
+
+
 # --- Remat ---
+
+
+def test_auto_weighs_the_batch_that_a_policy_allows(debug_config: Config):
+    """A cost per micro-batch is shared by the samples of a larger batch."""
+    budget = FIXED + 700  # One sample of 64 tokens, 2 with attention, 5 with full.
+    laws = {r: dataclasses.replace(law, fixed=150.0) for r, law in COSTS.laws.items()}
+    dear = dataclasses.replace(COSTS, laws=laws)
+    for costs, expected in ((COSTS, ("none", 1)), (dear, ("full", 5))):
+        memory = make_memory(FakeCompiler(), budget, remats=REMATS, costs=costs)
+        (bucket,) = make_plan(debug_config, memory, SHAPES[3:4]).buckets
+        assert (bucket.program.remat, bucket.batch) == expected
 
 
 def test_auto_takes_the_fastest_policy_that_fits_by_bucket(debug_config: Config):
@@ -133,7 +204,7 @@ def test_a_shape_too_large_for_all_is_over_budget(debug_config: Config):
 
 def test_a_budget_for_no_shape_is_one_line(debug_config: Config):
     memory = make_memory(FakeCompiler(), FIXED + 1, remats=REMATS)
-    message = "balance.max_bytes=.*: not one sample of 1x4x4, 4 tokens, fits"
+    message = r"memory of a device \(.*\): not one sample of 1x4x4, 4 tokens, fits"
     with pytest.raises(InputError, match=message) as error:
         make_plan(debug_config, memory, SHAPES)
     assert "\n" not in str(error.value)
@@ -199,7 +270,7 @@ def test_update_or_sampler_too_large_is_one_line(name: str):
     memory = make_memory(compiler, 10_000)
     message = (
         f"balance.max_bytes=10000: the program {name!r} needs 12,345 bytes of each "
-        "device; shard the model over more devices"
+        "device; raise balance.max_bytes, shard the model over more devices"
     )
     with pytest.raises(InputError, match=message) as error:
         memory.prepare(SHAPES)

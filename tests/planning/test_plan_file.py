@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,11 +80,35 @@ def test_says_where_its_numbers_come_from(plan: Plan):
         {"patterns": [1]},
         {"mesh": {"ring": 2}},
         {"cost_model": {}},
+        {"accumulate": 0},
+        {"num_replicas": "x"},
+        {"buckets": []},
+        {"patterns": [{"counts": [1], "times": 1}]},
     ],
 )
 def test_rejects_what_is_no_plan(plan: Plan, damage):
-    content = json.loads(to_json(plan)) | damage
-    with pytest.raises(InputError, match=r"x\.json: not a plan"):
+    check_rejected(json.loads(to_json(plan)) | damage)
+
+
+@pytest.mark.parametrize(
+    ("section", "damage"),
+    [
+        ("balance", {"policy": "nope"}),
+        ("balance", {"policy": "mixed"}),
+        ("program", {"remat": "fulll"}),
+        ("program", {"form": "abc"}),
+        ("program", {"layout": {"batch": 0, "ring": 1, "heads": 1}}),
+    ],
+)
+def test_rejects_values_that_no_plan_has(plan: Plan, section: str, damage):
+    content = json.loads(to_json(plan))
+    place = content["buckets"][0] if section == "program" else content
+    place[section] |= damage
+    check_rejected(content)
+
+
+def check_rejected(content: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"^x\.json: .*; plan again"):
         from_dict(content, name="x.json")
 
 

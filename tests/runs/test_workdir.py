@@ -1,5 +1,6 @@
 """Tests of jaxload.runs.workdir."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,30 @@ def test_a_directory_without_a_run_is_named(tmp_path: Path):
         WorkDir(tmp_path).read_config()
 
 
-@pytest.mark.parametrize("content", [b"{", b"\xff", b"[]", b'{"train": 3}'])
+@pytest.mark.parametrize("number", [None, 1])
+def test_a_run_of_an_older_format_is_one_line(
+    tmp_path: Path, debug_config: Config, number: int | None
+):
+    path = begin(tmp_path, debug_config).config
+    content = json.loads(path.read_text())
+    assert content.pop("format") == 2
+    path.write_text(json.dumps(content | ({"format": number} if number else {})))
+    with pytest.raises(InputError, match=r"older format; .* another --workdir$"):
+        claim(tmp_path, debug_config, resume=True)
+
+
+def test_compiled_programs_alone_are_no_run(tmp_path: Path, debug_config: Config):
+    with claim_workdir(tmp_path, debug_config, resume=False) as workdir:
+        workdir.compile_cache.mkdir()
+    claim(tmp_path, config_lib.override(debug_config, "model.width=64"))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match="is not empty and holds no run"):
+        claim(tmp_path, debug_config)
+
+
+@pytest.mark.parametrize(
+    "content", [b"{", b"\xff", b"[]", b'{"format": 2, "train": 3}']
+)
 def test_a_garbled_config_is_named(tmp_path: Path, content: bytes):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(InputError, match=r"config\.json: "):

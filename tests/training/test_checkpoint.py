@@ -14,6 +14,8 @@ from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.models import make_model
+from jaxload.parallel.config import MeshConfig
+from jaxload.parallel.placement import place
 from jaxload.runs.setup import this_placement, trainer_of
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import CompileCounter
@@ -21,6 +23,12 @@ from jaxload.training.lowering import Lowering
 from jaxload.training.step import TrainState, split_trained
 
 DATA = {"step": 28}
+GROUPS = (MeshConfig(replica=2), 2)
+OTHER_PLACEMENTS = {
+    "fsdp": (MeshConfig(fsdp=2), 2),
+    "tensor": (MeshConfig(tensor=2), 2),
+    "one device": (MeshConfig(), 1),
+}
 
 
 def abstract_state(config: Config) -> TrainState:
@@ -81,6 +89,51 @@ def assert_same(found: Any, expected: Any) -> None:
     for one, two in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(one, two)
         assert one.sharding == two.sharding
+
+
+def state_on(config: Config, mesh: MeshConfig, num_devices: int) -> TrainState:
+    """Returns the abstract state of a placement on some of the devices."""
+    placement = place(mesh, jax.devices()[:num_devices])
+    return Lowering(trainer_of(config), placement).state
+
+
+@pytest.fixture(scope="module")
+def grouped(debug_config: Config) -> TrainState:
+    """The state of a run on two groups: numbers that differ in every leaf."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(
+        lambda x: jax.device_put(
+            (100 * rng.standard_normal(x.shape)).astype(x.dtype), x.sharding
+        ),
+        state_on(debug_config, *GROUPS),
+    )
+
+
+@pytest.fixture(scope="module")
+def saved(grouped: TrainState, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of two groups."""
+    directory = tmp_path_factory.mktemp("grouped")
+    with Checkpoints(directory, keep=1) as checkpoints:
+        checkpoints.save(1, grouped, DATA)
+    return directory
+
+
+@pytest.mark.parametrize("name", OTHER_PLACEMENTS)
+def test_two_groups_resume_on_other_placements_and_back(
+    debug_config: Config, grouped: TrainState, saved: Path, tmp_path: Path, name: str
+):
+    like = state_on(debug_config, *OTHER_PLACEMENTS[name])
+    shardings = jax.tree.map(lambda x: x.sharding, like)
+    is_whole = [s.is_fully_replicated for s in jax.tree.leaves(shardings)]
+    assert all(is_whole) == (name == "one device")
+    with Checkpoints(saved, keep=1) as checkpoints:
+        there = checkpoints.restore(1, like)
+    assert_same(there, jax.device_put(grouped, shardings))
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.save(2, there, DATA)
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        back = checkpoints.restore(2, state_on(debug_config, *GROUPS))
+    assert_same(back, grouped)
 
 
 def test_keeps_the_newest(state: TrainState, tmp_path: Path):

@@ -1,9 +1,11 @@
 """Tests of jaxload.training.engine: one step on several placements of two devices."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding
@@ -15,11 +17,12 @@ from jaxload.parallel.config import MeshConfig
 from jaxload.parallel.placement import Placement, place
 from jaxload.runs.setup import trainer_of
 from jaxload.testing import assert_trees_close
-from jaxload.training.engine import Engine
+from jaxload.training.engine import MAX_QUEUED, Engine
 from jaxload.training.lowering import Lowering
-from jaxload.training.step import TrainState
+from jaxload.training.step import Sums, TrainState
 
 BATCH = 4
+PROGRAM = Program(form=Grid(2, 4, 4), batch=BATCH)
 PLACEMENTS = {
     "one device": (MeshConfig(), 1),
     "replica": (MeshConfig(replica=2), 2),
@@ -59,8 +62,7 @@ def run_step(engine: Engine, program: Program, config: Config, placement: Placem
     """Runs the micro-batches of two logical replicas, and the update."""
     for replica in range(2):
         group = placement.group_of(replica)
-        batch = group.place_batch(micro_batch(config, program, replica))
-        engine.micro_step(group, program, batch)
+        engine.micro_step(group, program, micro_batch(config, program, replica))
     return jax.device_get(engine.update())
 
 
@@ -85,9 +87,11 @@ def test_a_step_is_the_same_wherever_it_runs(results: dict, name: str):
     assert int(state.step) == 2
     for key, value in expected.items():
         np.testing.assert_allclose(scalars[key], value, rtol=2e-5, err_msg=key)
-    assert_trees_close(
-        jax.device_get(state.statistics), jax.device_get(expected_state.statistics)
-    )
+    for part in ("statistics", "params"):
+        found, wanted = (
+            jax.device_get(getattr(s, part)) for s in (state, expected_state)
+        )
+        assert_trees_close(found, wanted)
 
 
 @pytest.mark.slow
@@ -109,3 +113,53 @@ def test_the_state_keeps_its_shardings(results: dict, debug_config: Config):
         ):
             assert isinstance(leaf.sharding, NamedSharding)
             assert leaf.sharding.is_equivalent_to(wanted.sharding, leaf.ndim), name
+
+
+class FakeLoss:
+    """The loss of a micro-step that runs until it is waited for."""
+
+    is_done = False
+
+    def block_until_ready(self) -> None:
+        self.is_done = True
+
+
+def make_fake_engine(placement: Placement) -> tuple[Engine, dict[int, list[FakeLoss]]]:
+    """Returns an engine without a model, and the losses that it was given by group."""
+    losses: dict[int, list[FakeLoss]] = {g.index: [] for g in placement.groups}
+
+    def start(step: Any, model: Any, sums: Sums, batch: Any, *, index: int) -> Any:
+        losses[index].append(FakeLoss())
+        return sums, losses[index][-1]
+
+    state = TrainState(
+        step=jnp.zeros((), jnp.int32), params={}, frozen={}, opt_state={}, statistics={}
+    )
+    zero = jnp.zeros(())
+    sums = Sums(grads={}, loss=zero, count=zero, metrics={})
+    shardings = placement.sums(sums)
+    sums = jax.tree.map(lambda x: jnp.zeros(len(placement.groups)), sums)
+    engine = Engine(
+        placement,
+        {(i, PROGRAM): functools.partial(start, index=i) for i in losses},
+        lambda state, sums: (state, sums, {}),
+        jax.device_put(state, placement.state(state)),
+        jax.device_put(sums, shardings),
+    )
+    return engine, losses
+
+
+def test_few_micro_batches_wait_on_a_group_however_long_a_step_is():
+    placement = place(MeshConfig(replica=2), jax.devices()[:2])
+    engine, losses = make_fake_engine(placement)
+    first, second = placement.groups
+    engine.micro_step(second, PROGRAM, {})
+    for turn in range(1, 4 * MAX_QUEUED):
+        engine.micro_step(first, PROGRAM, {})
+        num_waiting = min(turn, MAX_QUEUED)
+        done = [loss.is_done for loss in losses[first.index]]
+        # The oldest are waited for, and no more of them than has to be.
+        assert done == [True] * (turn - num_waiting) + [False] * num_waiting
+        if turn == 2 * MAX_QUEUED:
+            engine.update()
+    assert [loss.is_done for loss in losses[second.index]] == [False]

@@ -1,7 +1,7 @@
 """Tests of jaxload.training.loop, with programs that only pretend to train."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -12,6 +12,7 @@ import pytest
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.program import Grid, Program
 from jaxload.balance.schedule import Lockstep
+from jaxload.data.source import HostBatch
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.parallel.placement import Group, place
@@ -19,7 +20,7 @@ from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.config import TrainConfig
 from jaxload.training.engine import Engine
 from jaxload.training.events import Event
-from jaxload.training.loop import DeviceBatch, run_steps
+from jaxload.training.loop import run_steps
 
 BUCKETS = tuple(
     Bucket(
@@ -44,21 +45,12 @@ class FakeCheckpoints(Checkpoints):
         self.saved.append((step, len(self.events)))
 
 
-class FakeBatches:
-    """Micro-batches without arrays, in the order of a schedule."""
-
-    def __init__(self, schedule: Lockstep, start: int):
-        self.elements = iter(
-            [
-                DeviceBatch(step, replica, schedule.step_buckets(step)[turn], {})
-                for step in range(start, CONFIG.num_steps)
-                for turn in range(schedule.accumulate)
-                for replica in range(schedule.num_replicas)
-            ]
-        )
-
-    def __next__(self) -> DeviceBatch:
-        return next(self.elements)
+def batches_without_arrays(schedule: Lockstep, start: int) -> Iterator[HostBatch]:
+    """Micro-batches in the order of a schedule."""
+    for step in range(start, CONFIG.num_steps):
+        for turn in range(schedule.accumulate):
+            for replica in range(schedule.num_replicas):
+                yield HostBatch(step, replica, schedule.step_buckets(step)[turn], {})
 
 
 class FakeEngine(Engine):
@@ -117,7 +109,7 @@ def run(
     engine = FakeEngine(start, update, idle=idle)
     run_steps(
         engine,
-        FakeBatches(schedule, start),
+        batches_without_arrays(schedule, start),
         start=start,
         config=dataclasses.replace(CONFIG, accumulate=accumulate),
         schedule=schedule,

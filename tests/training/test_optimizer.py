@@ -21,10 +21,10 @@ from jaxload.parallel.sharding import param_shardings
 from jaxload.testing import assert_trees_close
 from jaxload.training.config import OptimizerConfig, ParamGroup
 from jaxload.training.optimizer import (
-    check_groups,
-    group_of,
+    check_param_groups,
     learning_rate_schedule,
     make_optimizer,
+    param_group_of,
     param_name,
 )
 
@@ -225,7 +225,7 @@ def test_groups_have_their_own_rates_and_decays():
 
 
 def test_the_first_group_that_matches_wins():
-    resolved = {name: group_of(GROUPED, name) for name in EXPECTED}
+    resolved = {name: param_group_of(GROUPED, name) for name in EXPECTED}
     assert {name: group.pattern for name, group in resolved.items()} == {
         "blocks.q.kernel": "*",
         "blocks.q.lora_a": "*.lora_?",
@@ -237,7 +237,7 @@ def test_the_first_group_that_matches_wins():
     assert resolved["head.bias"].learning_rate == 0.3
     assert resolved["head.bias"].weight_decay == 0.5  # The section's.
     swapped = dataclasses.replace(CONFIG, groups=(GROUPS[1], GROUPS[0]))
-    assert group_of(swapped, "head.bias").learning_rate == 0.1
+    assert param_group_of(swapped, "head.bias").learning_rate == 0.1
 
 
 def test_a_rate_of_zero_freezes():
@@ -307,7 +307,7 @@ def test_a_pattern_without_parameters_names_the_nearest():
         r"nearest: blocks\.self_attention\.q\.kernel, "
     )
     with pytest.raises(InputError, match=message):
-        check_groups(config, params)
+        check_param_groups(config, params)
     with pytest.raises(InputError, match=message):
         jax.eval_shape(make_optimizer(config).init, params)
 
@@ -315,17 +315,17 @@ def test_a_pattern_without_parameters_names_the_nearest():
 def test_parameters_that_are_not_trained_match_nothing():
     model = dataclasses.replace(PRESETS["wan-tiny"], lora_rank=2)
     config = dataclasses.replace(CONFIG, groups=(ParamGroup(pattern="*.q.kernel"),))
-    check_groups(config, abstract_params(model))
+    check_param_groups(config, abstract_params(model))
     with pytest.raises(InputError, match=r"no match; nearest: blocks\.\S+\.lora_"):
-        check_groups(config, abstract_params(model, nnx.LoRAParam))
+        check_param_groups(config, abstract_params(model, nnx.LoRAParam))
 
 
 def test_a_pattern_behind_a_wider_one_is_refused():
     groups = (ParamGroup(pattern="head.*"), ParamGroup(pattern="head.bias"))
     config = dataclasses.replace(CONFIG, groups=groups)
     with pytest.raises(InputError, match=r"'head\.bias'.* move it before 'head\.\*'"):
-        check_groups(config, random_tree(0))
-    check_groups(dataclasses.replace(CONFIG, groups=groups[::-1]), random_tree(0))
+        check_param_groups(config, random_tree(0))
+    check_param_groups(dataclasses.replace(CONFIG, groups=groups[::-1]), random_tree(0))
 
 
 def test_the_same_pattern_twice_is_refused():

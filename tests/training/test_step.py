@@ -1,6 +1,9 @@
 """Tests of jaxload.training.step."""
 
 import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +15,7 @@ from jaxload.config import Config
 from jaxload.models import make_model
 from jaxload.runs.setup import trainer_of
 from jaxload.testing import assert_trees_close
+from jaxload.training.objective import Metrics, Velocity
 from jaxload.training.step import Sums, Trainer, TrainState
 
 
@@ -33,7 +37,7 @@ def micro_step(trainer: Trainer):
     run = jax.jit(trainer.micro_step, static_argnums=0)
     return lambda state, sums, batch, remat="none": run(
         remat, state.step, state.model, sums, batch
-    )
+    )[0]
 
 
 def make_batch(config: Config, ids: list[int]) -> dict[str, jax.Array]:
@@ -103,7 +107,9 @@ def test_update_adds_up_the_groups(
     update = jax.jit(trainer.update)
     new, empty, scalars = update(state, grouped)
     expected, _, expected_scalars = update(state, whole)
-    assert_trees_close(scalars["loss"], expected_scalars["loss"])
+    for name in ("loss", "grad_norm"):
+        assert_trees_close(scalars[name], expected_scalars[name])
+    assert_trees_close(new.params, expected.params)
     assert_trees_close(new.statistics, expected.statistics)
     assert empty.count.shape == (2,)
 
@@ -126,3 +132,65 @@ def test_statistics_are_the_losses_by_noise_level(
     np.testing.assert_allclose(
         again.statistics["count_by_noise"], 1.98 * count, rtol=1e-6
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class SquaredLosses:
+    """An objective whose statistics are another tree than the metrics of a step."""
+
+    def __call__(
+        self, model: Velocity, batch: Mapping[str, jax.Array], keys_B: jax.Array
+    ) -> tuple[jax.Array, Metrics]:
+        latent_BFHWC = batch["latent"].astype(jnp.float32)
+        time_B = jnp.zeros(latent_BFHWC.shape[:1])
+        error = model(latent_BFHWC, time_B, batch["text"]) - latent_BFHWC
+        loss_B = jnp.mean(jnp.square(error), axis=(1, 2, 3, 4))
+        return loss_B, {"squared": jnp.square(loss_B).sum()}
+
+    def init_metrics(self) -> Metrics:
+        return {"squared": jnp.zeros(())}
+
+    def init_statistics(self) -> dict[str, tuple[jax.Array, jax.Array]]:
+        return {"ema": (jnp.zeros(()), jnp.zeros(3))}
+
+    def advance_statistics(self, statistics: Any, metrics: Metrics) -> Any:
+        ema, recent = statistics["ema"]
+        squared = metrics["squared"]
+        recent = jnp.concatenate([squared[None], recent[:-1]])
+        return {"ema": (0.9 * ema + 0.1 * squared, recent)}
+
+    def report(self, statistics: Any) -> dict[str, jax.Array]:
+        return {"ema": statistics["ema"][0]}
+
+
+def shapes(tree: Any) -> tuple[Any, list[Any]]:
+    """Returns the structure of a tree, and shapes and types of its leaves."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
+
+
+def test_an_objective_may_count_one_thing_and_remember_another(
+    debug_config: Config, trainer: Trainer
+):
+    trainer = dataclasses.replace(trainer, objective=SquaredLosses())
+    state, zero = jax.eval_shape(trainer.init_random)
+    assert jax.tree.map(jnp.shape, zero.metrics) == {"squared": (1,)}
+    assert jax.tree.map(jnp.shape, state.statistics) == {"ema": ((), (3,))}
+    micro_step = functools.partial(trainer.micro_step, "none")
+    batch = make_batch(debug_config, [0, 1])
+    sums, _ = jax.eval_shape(micro_step, state.step, state.model, zero, batch)
+    assert shapes(sums) == shapes(zero)
+    new, again, _ = jax.eval_shape(trainer.update, state, sums)
+    assert shapes((new, again)) == shapes((state, zero))
+
+    # The values, with one parameter and two groups.
+    state, zero = trainer.init({"one": jnp.ones(1)}, {}, num_groups=2)
+    count, metrics = jnp.ones(2, jnp.int32), {"squared": jnp.array([1.0, 3.0])}
+    sums = dataclasses.replace(zero, count=count, metrics=metrics)
+    state, zero, _ = trainer.update(state, sums)
+    state, zero, scalars = trainer.update(state, sums)
+    ema, recent = state.statistics["ema"]
+    np.testing.assert_allclose(ema, 0.1 * 4 + 0.9 * 0.1 * 4, rtol=1e-6)
+    np.testing.assert_array_equal(recent, [4, 4, 0])
+    np.testing.assert_array_equal(scalars["ema"], ema)
+    np.testing.assert_array_equal(zero.metrics["squared"], [0, 0])

@@ -1,4 +1,4 @@
-"""Tests of jaxload.runs.run: what is checked before anything is compiled."""
+"""Tests of jaxload.runs.dataset: a dataset that was made for another model."""
 
 import dataclasses
 import io
@@ -10,12 +10,12 @@ from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
-from jaxload.runs.run import check_model_fits
+from jaxload.runs.dataset import check_dataset_matches
 
 
 def check(config: Config, manifest: Manifest) -> str:
     out = io.StringIO()
-    check_model_fits(config, manifest, Console(file=out, width=200))
+    check_dataset_matches(config, manifest, Console(file=out, width=200))
     return out.getvalue()
 
 
