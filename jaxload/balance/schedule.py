@@ -1,9 +1,9 @@
 """The lockstep schedule: at each micro-step every replica runs the same bucket.
 
 Each bucket is an endless stream of its samples, shuffled anew each pass, that is cut
-into groups of one micro-batch for each replica. An epoch takes from each stream the
-groups that its samples fill; the remainder, smaller than one group, goes to the next
-epoch. Within an epoch the groups come in a random order. Every number here follows from
+into rounds of one micro-batch for each replica. An epoch takes from each stream the
+rounds that its samples fill; the remainder, smaller than one round, goes to the next
+epoch. Within an epoch the rounds come in a random order. Every number here follows from
 the step by arithmetic, so any step can be asked for first, on any host.
 """
 
@@ -79,11 +79,11 @@ class Lockstep:
 
     def __post_init__(self):
         for bucket in self.buckets:
-            group = bucket.batch * self.num_replicas
-            if bucket.num_samples < group:
+            needed = bucket.batch * self.num_replicas
+            if bucket.num_samples < needed:
                 raise InputError(
                     f"bucket {bucket} has {bucket.num_samples} samples: expected at "
-                    f"least {group}, one micro-batch for each of {self.num_replicas} "
+                    f"least {needed}, one micro-batch for each of {self.num_replicas} "
                     "replicas; plan again for this number of replicas"
                 )
 
@@ -100,7 +100,7 @@ class Lockstep:
     def step_buckets(self, step: int) -> tuple[int, ...]:
         """The bucket of each micro-step of a step, the same on every replica."""
         first = step * self.accumulate
-        return tuple(self._group(first + i)[0] for i in range(self.accumulate))
+        return tuple(self._round(first + i)[0] for i in range(self.accumulate))
 
     def step_counts(self, step: int) -> np.ndarray:
         """Micro-batches of each bucket on each replica, [replicas, buckets]."""
@@ -116,9 +116,9 @@ class Lockstep:
 
     def micro_batch(self, micro_step: int, replica: int) -> MicroBatch:
         """What one replica runs in one micro-step, counted from the run's start."""
-        index, group = self._group(micro_step)
+        index, turn = self._round(micro_step)
         bucket = self.buckets[index]
-        first = (group * self.num_replicas + replica) * bucket.batch
+        first = (turn * self.num_replicas + replica) * bucket.batch
         members = stream_members(
             first,
             bucket.batch,
@@ -129,7 +129,7 @@ class Lockstep:
         return MicroBatch(index, members)
 
     def carried(self, epoch: int) -> dict[str, int]:
-        """Samples of each shape that wait when an epoch ends, fewer than a group."""
+        """Samples of each shape that wait when an epoch ends, fewer than a round."""
         return {
             str(b.shape): (epoch + 1) * b.num_samples % (b.batch * self.num_replicas)
             for b in self.buckets
@@ -143,13 +143,13 @@ class Lockstep:
         """Passes over the data that are done when a step begins."""
         micro_step = step * self.accumulate
         epoch, start = self._epoch(micro_step)
-        return epoch + (micro_step - start) / (self._groups_before(epoch + 1) - start)
+        return epoch + (micro_step - start) / (self._rounds_before(epoch + 1) - start)
 
-    def _group(self, micro_step: int) -> tuple[int, int]:
-        """The bucket of a micro-step, and which of the bucket's groups it is."""
+    def _round(self, micro_step: int) -> tuple[int, int]:
+        """The bucket of a micro-step, and which of the bucket's rounds it is."""
         epoch, start = self._epoch(micro_step)
-        before = [self._bucket_groups(b, epoch) for b in self.buckets]
-        after = [self._bucket_groups(b, epoch + 1) for b in self.buckets]
+        before = [self._bucket_rounds(b, epoch) for b in self.buckets]
+        after = [self._bucket_rounds(b, epoch + 1) for b in self.buckets]
         ends = np.cumsum(np.subtract(after, before)).tolist()
         place = shuffled(
             micro_step - start,
@@ -163,18 +163,18 @@ class Lockstep:
 
     def _epoch(self, micro_step: int) -> tuple[int, int]:
         """The epoch that a micro-step falls into, and the epoch's first micro-step."""
-        # Each epoch has at least one group, so the micro-step bounds the epoch.
+        # Each epoch has at least one round, so the micro-step bounds the epoch.
         epoch = (
             bisect.bisect_right(
-                range(micro_step + 2), micro_step, key=self._groups_before
+                range(micro_step + 2), micro_step, key=self._rounds_before
             )
             - 1
         )
-        return epoch, self._groups_before(epoch)
+        return epoch, self._rounds_before(epoch)
 
-    def _groups_before(self, epoch: int) -> int:
-        return sum(self._bucket_groups(bucket, epoch) for bucket in self.buckets)
+    def _rounds_before(self, epoch: int) -> int:
+        return sum(self._bucket_rounds(bucket, epoch) for bucket in self.buckets)
 
-    def _bucket_groups(self, bucket: Bucket, epoch: int) -> int:
-        """Full groups that a bucket's stream holds in its first `epoch` passes."""
+    def _bucket_rounds(self, bucket: Bucket, epoch: int) -> int:
+        """Full rounds that a bucket's stream holds in its first `epoch` passes."""
         return epoch * bucket.num_samples // (bucket.batch * self.num_replicas)
