@@ -87,11 +87,13 @@ def test_a_step_is_the_same_wherever_it_runs(results: dict, name: str):
     assert int(state.step) == 2
     for key, value in expected.items():
         np.testing.assert_allclose(scalars[key], value, rtol=2e-5, err_msg=key)
-    for part in ("statistics", "params"):
-        found, wanted = (
-            jax.device_get(getattr(s, part)) for s in (state, expected_state)
-        )
-        assert_trees_close(found, wanted)
+    found, wanted = jax.device_get((state, expected_state))
+    assert_trees_close(found.statistics, wanted.statistics)
+    # Adam divides by tiny moments; leaving out a group moves parameters by 1e-3.
+    for one, two in zip(
+        jax.tree.leaves(found.params), jax.tree.leaves(wanted.params), strict=True
+    ):
+        np.testing.assert_allclose(one, two, rtol=1e-5, atol=2e-5)
 
 
 @pytest.mark.slow
