@@ -1,1 +1,1 @@
-"""Speed against rivals: each module prints ratios from arms interleaved in one run."""
+"""Benchmarks against rivals, interleaved in one run; each module prints ratios."""

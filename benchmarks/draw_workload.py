@@ -1,6 +1,6 @@
-"""Draws a manifest of videos: `python -m benchmarks.draw_workload KIND OUT.csv`.
+"""Draws a manifest of videos: `python -m benchmarks.draw_workload NAME OUT.csv`.
 
-| kind | what |
+| name | workload |
 |---|---|
 | `few-long` | long videos of five sizes, as in question answering on videos |
 | `uhd` | 720p to 4K in seven aspects at many rates, lengths with a heavy tail |
@@ -26,7 +26,7 @@ _RATES = (23.976, 24.0, 25.0, 29.97, 30.0, 50.0, 59.94, 60.0)
 
 
 def draw(kind: str, seed: int = 0) -> list[tuple[str, int, int, int, float]]:
-    """Rows of a manifest: id, frames, height, width, fps."""
+    """Draws the rows of a manifest: id, frames, height, width, fps."""
     rng = np.random.default_rng(seed)
     if kind == "few-long":
         seconds = np.clip(rng.lognormal(3.6, 0.5, 5_400), 5, 180)
@@ -45,7 +45,7 @@ def draw(kind: str, seed: int = 0) -> list[tuple[str, int, int, int, float]]:
 
 
 def main() -> None:
-    """Writes the kind of the first argument to the file of the second."""
+    """Writes the workload named by the first argument to the file in the second."""
     kind, path = sys.argv[1:3]
     if kind not in KINDS:
         sys.exit(f"{kind}: expected one of {', '.join(KINDS)}")

@@ -1,13 +1,13 @@
-"""What XLA makes for H100s that are not there, of the plain forms and of ours.
+"""Compiles our operations and their plain forms for H100s, without an H100.
 
     python -m benchmarks.h100 kernels SHAPE DTYPE     # e.g. 1x32760x1536 bfloat16
     python -m benchmarks.h100 pass SHAPE DTYPE
     python -m benchmarks.h100 block NUM_DEVICES TOKENS WIDTH
 
-Prints JSON: what the kernels that XLA makes of the plain form of layer_norm_modulate
-read and write, or the temporary bytes of a forward and backward pass, of it or of a
-transformer block, with our kernels and with the plain forms. Needs JAX's CUDA plugin
-and an environment of its own; see `run`.
+Prints JSON. `kernels`: bytes read and written by each kernel that XLA generates for the
+plain form of layer_norm_modulate. `pass` and `block`: temporary bytes of a forward and
+backward pass, of layer_norm_modulate or of a transformer block, with our kernels and
+with the plain forms. Needs JAX's CUDA plugin and a special environment; see `run`.
 """
 
 import functools
@@ -42,10 +42,10 @@ from jaxload.targets.child_process import environment
 
 
 def run_python(*arguments: str) -> str:
-    """Runs Python in a process that can compile for GPUs; returns what it prints.
+    """Runs Python in a process that can compile for GPUs; returns its stdout.
 
     Raises:
-        RuntimeError: It failed; with what it wrote to stderr.
+        RuntimeError: The process failed; the message has its stderr.
     """
     command = [sys.executable, *arguments]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True)
@@ -55,7 +55,7 @@ def run_python(*arguments: str) -> str:
 
 
 def run(*arguments: str) -> Any:
-    """Runs this module in a process of its own; returns what it prints."""
+    """Runs this module in a process that can compile for GPUs; returns its report."""
     return json.loads(run_python("-m", "benchmarks.h100", *arguments))
 
 
@@ -63,7 +63,7 @@ def run(*arguments: str) -> Any:
 
 
 def _plain_kernels(shape: tuple[int, int, int], dtype: str) -> dict[str, list[Any]]:
-    """Kernels of XLA's code for the plain form, by direction; see `_kernels`."""
+    """Returns XLA's kernels for the plain forms, by direction; see `_kernels`."""
     x, scale = _specs(shape, dtype)
     kernels = {}
     for prefix, form, arguments, cotangents in (
@@ -87,7 +87,7 @@ def _plain_kernels(shape: tuple[int, int, int], dtype: str) -> dict[str, list[An
 
 
 def _specs(shape: tuple[int, int, int], dtype: str) -> list[jax.ShapeDtypeStruct]:
-    """Returns x and scale on one H100."""
+    """Returns the types of x and scale on one H100."""
     batch, _, width = shape
     mesh = Mesh(np.array(targets.H100.devices(1)), ("device",))
     return [
@@ -105,10 +105,10 @@ _MOVE_NOTHING = ("bitcast", "constant", "get-tuple-element", "parameter", "tuple
 
 
 def _kernels(compiled: Compiled) -> list[dict[str, dict[str, int]]]:
-    """Returns, for each kernel that a program launches, the bytes of what it accesses.
+    """Returns the bytes that each kernel of a program reads and writes.
 
-    Under "reads" and "writes", by type and shape: each array counts once, as if every
-    kernel had all of the cache and none of what the one before left there.
+    Bytes are under "reads" and "writes", by type and shape of the array. Each array
+    counts once per kernel, as if the cache were unlimited but empty at its start.
     """
     text = compiled.as_text() or ""
     entry = text[text.index("\nENTRY ") :]
@@ -125,7 +125,7 @@ def _kernels(compiled: Compiled) -> list[dict[str, dict[str, int]]]:
 
 
 def _num_bytes(types: str) -> dict[str, int]:
-    """Bytes of the arrays in a list of types such as `(bf16[2,3]{1,0}, f32[3]{0})`."""
+    """Returns the bytes of arrays in types such as `(bf16[2,3]{1,0}, f32[3]{0})`."""
     sizes: dict[str, int] = {}
     for kind, dims in re.findall(r"\b([a-z]+\d+)\[([\d,]*)\]", types):
         dtype = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[kind]
@@ -146,7 +146,7 @@ def _describe(compiled: Compiled) -> dict[str, Any]:
 
 
 def _pass(shape: tuple[int, int, int], dtype: str) -> dict[str, Any]:
-    """Describes forward and backward of the operation alone, with either form."""
+    """Describes a forward and backward pass of the operation, with either form."""
     x, scale = _specs(shape, dtype)
 
     def value_and_grads(form, x, scale, shift, dy):
@@ -163,9 +163,9 @@ def _pass(shape: tuple[int, int, int], dtype: str) -> dict[str, Any]:
 
 
 def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
-    """Describes forward and backward of a block, with either form."""
+    """Describes a forward and backward pass of a block, with either form."""
     report = {"kernel": _describe(_compile_block(num_devices, tokens, width))}
-    # As JAX would differentiate and XLA compile them.
+    # The plain forms, differentiated by JAX and compiled by XLA.
     wan_blocks.layer_norm_modulate = layer_norm_modulate_reference
     wan_blocks.gated_residual_layer_norm_modulate = (
         gated_residual_layer_norm_modulate_reference
@@ -177,9 +177,10 @@ def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
 def _linear_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, name: str = ""
 ) -> jax.Array:
-    """Stands in for flash attention, which also saves little but its operands.
+    """Replaces attention with a cheap function of linear memory.
 
-    The scores of all pairs of tokens would hide everything else.
+    Like flash attention, it saves little but its operands. The scores of all pairs of
+    tokens would dominate the memory.
     """
     k, v = (
         jnp.tanh(array.astype(jnp.float32)).mean(axis=1, keepdims=True)
@@ -189,7 +190,7 @@ def _linear_attention(
 
 
 def _compile_block(num_devices: int, tokens: int, width: int) -> Compiled:
-    """Compiles for as many samples as there are devices, one on each."""
+    """Compiles the gradients of a block, with one sample per device."""
     wan_blocks.attention = _linear_attention
     mesh = Mesh(np.array(targets.H100.devices(num_devices)), ("data",))
     # The proportions of Wan 2.1.

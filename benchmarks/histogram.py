@@ -1,7 +1,7 @@
 """Counts the clips of a manifest: `python -m benchmarks.histogram MANIFEST OUT.csv`.
 
-What a plan depends on, without a row of the data set: clips at the model's rate, cut,
-with their sizes rounded down to 8 pixels, and how many there are of each kind.
+The histogram has all that a plan depends on, and no row of the dataset: frames of the
+cut clips at the model's frame rate, sizes rounded down to 8 pixels, and counts.
 """
 
 import sys
@@ -17,7 +17,7 @@ _STEP = 8
 
 
 def main() -> None:
-    """Reads the first argument, writes the second."""
+    """Reads the manifest in the first argument, writes a CSV to the second."""
     source, target = map(Path, sys.argv[1:3])
     clips = survey_manifest(
         source, ShapeRules(), max_bad_share=1.0, console=Console(stderr=True)

@@ -1,4 +1,4 @@
-"""Runs a function in a process of its own that has one core."""
+"""Runs a function in a separate process that is pinned to one core."""
 
 import concurrent.futures
 import multiprocessing
@@ -14,9 +14,9 @@ _T = TypeVar("_T")
 
 
 def run(function: Callable[..., _T], *arguments: object) -> tuple[_T, int]:
-    """Returns what the function does, and the most memory that its process had."""
+    """Returns the function's result, and the peak memory of its process in bytes."""
     cores = os.sched_getaffinity(0)
-    # The child inherits it, so that its libraries start no threads for other cores.
+    # The child inherits the affinity, so its libraries start no more threads than that.
     os.sched_setaffinity(0, {max(cores)})
     try:
         with concurrent.futures.ProcessPoolExecutor(
@@ -29,7 +29,7 @@ def run(function: Callable[..., _T], *arguments: object) -> tuple[_T, int]:
 
 
 def _peak_bytes() -> int:
-    # Not getrusage: its maximum includes what the parent had when it started the child.
+    # Not getrusage: its maximum includes the parent's memory at the time of the fork.
     status = Path("/proc/self/status").read_text()
     (kibibytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     return 1024 * int(kibibytes)

@@ -6,11 +6,11 @@
 |---|---|---|
 | histogram | from a histogram of N samples to the mixed schedule | 60 s, 2 GB |
 | Parquet | the same from N rows with ids, read as a stream | 60 s, 2 GB |
-| look-up | a step of ten billion samples, and one replica's part of it | 50 ms |
+| look-up | one step, and one replica's part of it, of ten billion samples | 50 ms |
 
-Each row has a process of its own, held to one core. Time is without imports; memory is
-the most that the process ever had. Parquet has as many rows of each kind as the
-histogram counts, so both have to plan the same.
+Each row runs in its own process on one core. Time excludes imports; memory is the
+process's peak. The Parquet file has the same samples as the histogram, so both must
+give the same plan.
 """
 
 import argparse
@@ -48,16 +48,16 @@ _MAX_SECONDS = 60.0
 _MAX_BYTES = 2e9
 _MAX_LOOK_UP_SECONDS = 0.050
 _NUM_LOOK_UPS = 50
-_NUM_EPOCHS = 100  # Among whose steps the look-ups are drawn.
+_NUM_EPOCHS = 100  # Looked-up steps are drawn from these epochs.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A schedule that was made from a file."""
+    """A schedule made from a file, and the time that took."""
 
     seconds: float
     cover_seconds: float
-    """Part of `seconds` that goes from the file to the chosen shapes."""
+    """Part of `seconds` from reading the file to choosing shapes."""
 
     cover: Cover
     schedule: Mixed
@@ -65,26 +65,26 @@ class Planned:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LookedUp:
-    """Steps of a schedule that were asked for."""
+    """Time to look up steps of a schedule."""
 
     seconds: float
-    """Median."""
+    """Median over the look-ups."""
 
     longest_seconds: float
     schedule_bytes: int
-    """Size of the schedule, pickled."""
+    """Size of the pickled schedule."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """A line of the table."""
+    """Row of the table."""
 
     name: str
     note: str
     max_seconds: float = _MAX_SECONDS
     max_bytes: float = _MAX_BYTES
     seconds: float = math.nan
-    """NaN if it was left out."""
+    """Measured time; NaN if the measurement was skipped."""
 
     peak_bytes: int = 0
 
@@ -95,7 +95,7 @@ class Row:
 
 
 def plan(path: Path) -> Planned:
-    """Goes from a file to the mixed schedule."""
+    """Plans a mixed schedule from a workload file."""
     options = SimulationOptions(
         workload=path,
         model="wan2.1-t2v-14b",
@@ -124,7 +124,7 @@ def plan(path: Path) -> Planned:
 
 
 def look_up(schedule: Mixed) -> LookedUp:
-    """Asks for far steps, as a host does that has just read the schedule."""
+    """Times random look-ups in a freshly unpickled schedule, as on a new host."""
     content = pickle.dumps(schedule)
     schedule = pickle.loads(content)
     rng = np.random.default_rng(0)
@@ -152,12 +152,12 @@ def look_up(schedule: Mixed) -> LookedUp:
 
 
 def epoch_size(schedule: Mixed) -> int:
-    """Replica-steps of an epoch."""
+    """Returns the number of replica-steps in an epoch."""
     return sum(p.times for p in (*schedule.patterns, *schedule.rest))
 
 
 def check(planned: Planned, num_samples: int) -> None:
-    """Each sample is planned for or left out, and has its place in an epoch."""
+    """Asserts that each sample is left out, or runs in each epoch."""
     cover, schedule = planned.cover, planned.schedule
     left_out = sum(out.count for out in cover.left_out)
     assert sum(cover.num_samples) + left_out == num_samples
@@ -174,14 +174,14 @@ def check(planned: Planned, num_samples: int) -> None:
         assert {schedule.buckets[i].num_samples for i in of_shape} == {count}
         smallest = min(schedule.buckets[i].batch for i in of_shape)
         left = count - places(schedule.patterns, of_shape)
-        # The last micro-batch of the rest may not be full.
+        # The last micro-batch of the rest may be only partly filled.
         assert 0 <= left <= places(schedule.rest, of_shape) < left + smallest
 
 
 def measure(
     num_rows: int, num_looked_up: int, directory: Path, say: Callable[[str], None]
 ) -> list[Row]:
-    """Measures all rows; files go to the directory, and `say` hears what is done."""
+    """Measures all rows; writes files to `directory`, and reports progress to `say`."""
     histogram = directory / "histogram.csv"
     num_samples = write_histogram(histogram, num_rows)
     say(f"planning for a histogram of {num_samples:,} samples")
@@ -211,7 +211,7 @@ def measure(
 
 
 def print_table(rows: Sequence[Row], console: Console) -> None:
-    """Prints what was measured, and marks what is over its limit."""
+    """Prints the rows, and marks those over a limit."""
     table = Table(
         title=f"Planning for {_REPLICAS} replicas, {_ACCUMULATE} accumulations, on one "
         f"core of {os.cpu_count()}; load average {os.getloadavg()[0]:.1f}"
@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.rows < _REPLICAS:
         parser.error(f"--rows {args.rows}: expected {_REPLICAS} or more")
-    # Piped, tables would be cut to 80 columns.
+    # Without a width, piped tables would be truncated to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     with (
         Console(stderr=True).status("starting") as status,

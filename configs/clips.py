@@ -1,9 +1,9 @@
-"""The demo's model on a folder of your own, at a size that two cores can train.
+"""The demo's model on your own folder of media, at a size that two cores can train.
 
     python -m jaxload.prepare --config configs/clips.py --media DIR
     python -m jaxload.train --config configs/clips.py --workdir runs/clips
 
-`shapes` says how large a model's clips may be; raise it with the model and the machine.
+`shapes` limits the size of clips; raise the limits for a larger model and machine.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from jaxload.shapes.clips import ShapeRules
 
 
 def get_config() -> Config:
-    """The demo, on prepared clips of at most a second."""
+    """Returns the demo's config for prepared clips of at most about a second."""
     demo = load(Path(__file__).with_name("demo.py"))
     return dataclasses.replace(
         demo,
@@ -22,8 +22,8 @@ def get_config() -> Config:
         synthetic=None,
         shapes=ShapeRules(max_frames=17, max_pixels=64 * 112),
         model=dataclasses.replace(demo.model, num_text_tokens=16),
-        # Given, not searched: a small folder has shapes of few clips, and a budget that
-        # these could fill would hold back the batches of all others.
+        # Given, not searched: some shapes of a small folder have few clips, and a
+        # budget that these clips can fill would limit the batches of all other shapes.
         balance=dataclasses.replace(demo.balance, max_compute_tokens=640),
         train=dataclasses.replace(demo.train, num_steps=600),
         sample=dataclasses.replace(

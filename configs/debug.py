@@ -1,4 +1,4 @@
-"""The demo shrunk to seconds, for tests and for trying things out.
+"""The demo shrunk to a run of seconds, for tests and experiments.
 
 python -m jaxload.train --config configs/debug.py --workdir runs/debug
 """
@@ -11,7 +11,7 @@ from jaxload.models import preset
 
 
 def get_config() -> Config:
-    """The demo with three sizes, a tiny model and a few steps."""
+    """Returns the demo's config with three clip sizes, a tiny model and a few steps."""
     demo = load(Path(__file__).with_name("demo.py"))
     assert demo.synthetic is not None
     return dataclasses.replace(

@@ -1,8 +1,9 @@
-"""A small Wan on drawn clips of moving shapes, in about two minutes on two cores.
+"""A small Wan, trained on synthetic clips in about two minutes on two cores.
 
     python -m jaxload.train --config configs/demo.py --workdir runs/demo
 
-It needs no download: the clips are drawn, and encoded by the built-in codec.
+The demo needs no download: it draws clips of moving shapes, and encodes them with the
+built-in codec.
 """
 
 from jaxload.balance.config import BalanceConfig
@@ -15,7 +16,7 @@ from jaxload.training.config import FlowConfig, OptimizerConfig, TrainConfig
 
 
 def get_config() -> Config:
-    """The demo."""
+    """Returns the demo's config."""
     return Config(
         data=DataConfig(path="datasets/demo"),
         synthetic=SyntheticConfig(

@@ -1,11 +1,11 @@
-"""Wan 2.1 text-to-video 14B, trained whole, sharded over the 8 GPUs of a node.
+"""Wan 2.1 text-to-video 14B: trains all parameters, sharded over 8 GPUs of a node.
 
     python -m jaxload.train --config configs/wan2_1_t2v_14b.py \
         --dry-run --target h100-80gb --devices 8
     python -m jaxload.train --config configs/wan2_1_t2v_14b.py --workdir runs/wan-14b
 
-The first command needs neither GPUs nor data. Every 8 GPUs hold one copy of the model;
-more of them are more replicas.
+The first command needs neither GPUs nor data. Every 8 GPUs hold one copy of the model,
+so more GPUs make more replicas.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from jaxload.parallel.config import MeshConfig
 
 
 def get_config() -> Config:
-    """The 14B at 480p."""
+    """Returns the config of the 14B model at 480p."""
     small = load(Path(__file__).with_name("wan2_1_t2v_1_3b.py"))
     return dataclasses.replace(
         small,

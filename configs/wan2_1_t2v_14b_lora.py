@@ -1,12 +1,12 @@
-"""Adapters of rank 32 on Wan 2.1 text-to-video 14B, on one GPU of 80 GB.
+"""LoRA of rank 32 on Wan 2.1 text-to-video 14B, on one GPU of 80 GB.
 
     python -m jaxload.train --config configs/wan2_1_t2v_14b_lora.py \
         --dry-run --target h100-80gb
     python -m jaxload.train --config configs/wan2_1_t2v_14b_lora.py \
         --workdir runs/lora-14b
 
-Only the adapters are trained; the model's own parameters stay as they are, in bfloat16.
-Every GPU is a replica.
+Only the adapters are trained; the model's own parameters are frozen, in bfloat16. Every
+GPU is a replica.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from jaxload.parallel.config import MeshConfig
 
 
 def get_config() -> Config:
-    """The 14B at 480p, by its adapters."""
+    """Returns the config of LoRA on the 14B model at 480p."""
     whole = load(Path(__file__).with_name("wan2_1_t2v_14b.py"))
     adapters = load(Path(__file__).with_name("wan2_1_t2v_1_3b_lora.py"))
     return dataclasses.replace(

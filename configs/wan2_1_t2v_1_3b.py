@@ -1,15 +1,16 @@
-"""Wan 2.1 text-to-video 1.3B, trained whole from the released weights.
+"""Wan 2.1 text-to-video 1.3B: trains all parameters from the released weights.
 
     python -m jaxload.train --config configs/wan2_1_t2v_1_3b.py \
         --dry-run --target h100-80gb
     python -m jaxload.train --config configs/wan2_1_t2v_1_3b.py --workdir runs/wan-1.3b
 
-The first command needs neither the GPU nor the data; it prints what each program takes.
-The second needs the weights and a dataset. Latents and embeddings of the released model
-come from Wan's VAE and from umT5: name the adapters that made your dataset with
-`--set data.codec=MODULE:ATTRIBUTE --set data.text_encoder=MODULE:ATTRIBUTE`. The state
-of 1.3B parameters fits on one GPU of 80 GB, so that every GPU is a replica. Set
-XLA_CLIENT_MEM_FRACTION=0.95 so that JAX may use all of its memory.
+The first command needs neither the GPU nor the data; it prints the bytes of each
+program. The second needs the weights and a dataset. Latents and embeddings of the
+released model come from Wan's VAE and from umT5: name the codec and the text encoder
+that made your dataset with
+`--set data.codec=MODULE:ATTRIBUTE --set data.text_encoder=MODULE:ATTRIBUTE`. One GPU of
+80 GB can hold the state of 1.3B parameters, so every GPU is a replica. Set
+XLA_CLIENT_MEM_FRACTION=0.95 so that JAX may use nearly all of the GPU's memory.
 """
 
 from jaxload.balance.config import BalanceConfig
@@ -23,12 +24,12 @@ from jaxload.training.config import FlowConfig, OptimizerConfig, TrainConfig
 
 
 def get_config() -> Config:
-    """The 1.3B at 480p."""
+    """Returns the config of the 1.3B model at 480p."""
     return Config(
         data=DataConfig(
             path="datasets/wan-480p",
             num_threads=8,
-            # An image and clips of 1, 3 and 5 seconds at 480 x 832.
+            # Images, and clips of 1, 3 and 5 seconds, at 480 x 832.
             random_shapes=("1x60x104", "5x60x104", "13x60x104", "21x60x104"),
         ),
         model=preset("wan2.1-t2v-1.3b"),

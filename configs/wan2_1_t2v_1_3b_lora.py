@@ -1,11 +1,11 @@
-"""Adapters of rank 32 on Wan 2.1 text-to-video 1.3B, on one GPU of 24 GB.
+"""LoRA of rank 32 on Wan 2.1 text-to-video 1.3B, on one GPU of 24 GB.
 
     python -m jaxload.train --config configs/wan2_1_t2v_1_3b_lora.py \
         --dry-run --target rtx4090-24gb
     python -m jaxload.train --config configs/wan2_1_t2v_1_3b_lora.py --workdir runs/lora
 
-Only the adapters are trained; the model's own parameters stay as they are, in bfloat16.
-`python -m jaxload.export` merges them into the weights.
+Only the adapters are trained; the model's own parameters are frozen, in bfloat16.
+`python -m jaxload.export` merges the adapters into the weights.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from jaxload.config import Config, load
 
 
 def get_config() -> Config:
-    """The 1.3B at 480p, by its adapters."""
+    """Returns the config of LoRA on the 1.3B model at 480p."""
     whole = load(Path(__file__).with_name("wan2_1_t2v_1_3b.py"))
     return dataclasses.replace(
         whole,

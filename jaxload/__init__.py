@@ -4,7 +4,7 @@ __version__: str
 
 
 def __getattr__(name: str) -> str:
-    # Found when it is asked for: every process of a run imports this package.
+    # The lookup is lazy because every process of a run imports this package.
     if name != "__version__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = version = _find_version()
@@ -12,7 +12,7 @@ def __getattr__(name: str) -> str:
 
 
 def _find_version() -> str:
-    """Returns the installed version, or that of a checkout that is not installed."""
+    """Returns the installed version, or that of an uninstalled checkout."""
     import importlib.metadata
     import tomllib
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""Measures what a step costs here: `python -m jaxload.calibrate --config FILE`."""
+"""Measures step costs on this machine: `python -m jaxload.calibrate --config FILE`."""
 
 import argparse
 import json
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check_arguments(args: argparse.Namespace) -> None:
-    """Finds before measuring what would be wrong after it."""
+    """Refuses invalid arguments before the measurement starts."""
     if not 0 < args.seconds < math.inf:
         raise InputError(f"--seconds {args.seconds:g}: expected a positive number")
     command.check_json_path(args.out)

@@ -1,7 +1,7 @@
 """The program `jaxload`: runs one of the commands.
 
 `jaxload train` and `python -m jaxload train` equal `python -m jaxload.train`. A command
-is imported only to run it, so that help and misspelled names are instant.
+is imported only when it runs, so that help and errors about names are instant.
 """
 
 import ast
@@ -18,7 +18,7 @@ COMMANDS = ("train", "plan", "simulate", "calibrate", "prepare", "sample", "expo
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command and exits with its code; returns the code of anything else."""
+    """Runs a command and exits with its code; returns a code for help and errors."""
     argv = sys.argv[1:] if argv is None else argv
     if not argv:
         print(_help(), file=sys.stderr)
@@ -68,13 +68,13 @@ def _help() -> str:
 
 
 def _summary(name: str) -> str:
-    """Reads the first sentence of a command's docstring, without importing it."""
+    """Reads the first sentence of a command's docstring without an import."""
     source = Path(__file__).with_name(f"{name}.py").read_text()
     return _sentence(ast.get_docstring(ast.parse(source)))
 
 
 def _sentence(docstring: str | None) -> str:
-    """Returns the first sentence without its command line."""
+    """Returns the first sentence of a docstring, without its command line."""
     assert docstring, "a command has no docstring"
     (line, *_) = docstring.splitlines()
     return line.partition(": `")[0].rstrip(".") + "."

@@ -1,4 +1,4 @@
-"""Command lines: `--config`, `--set`, `--help` and exit codes of all commands."""
+"""Command lines: shared arguments, `--help` and exit codes of all commands."""
 
 import argparse
 import os
@@ -18,7 +18,7 @@ from jaxload.files import check_writable
 from jaxload.models.presets import PRESETS
 from jaxload.targets.gpus import TARGETS
 
-# Linked into the package, so that an installed jaxload has its presets with it.
+# The directory configs is linked into the package, so that an installed jaxload has it.
 DEMO = Path(__file__).parent / "configs" / "demo.py"
 
 START_AGAIN = "start it again"
@@ -27,7 +27,7 @@ _MIN_WIDTH = 40
 
 
 def program(name: str) -> str:
-    """Returns how the command `jaxload.NAME` was started, for usage lines."""
+    """Returns the command line that started `jaxload.NAME`, for usage messages."""
     script = Path(sys.argv[0])
     if script.parts[-2:] == ("jaxload", "__main__.py"):
         return f"python -m {name.replace('.', ' ')}"
@@ -37,9 +37,9 @@ def program(name: str) -> str:
 def make_parser(
     name: str, docstring: str | None, *, has_fields: bool = True
 ) -> argparse.ArgumentParser:
-    """Makes the parser of a command.
+    """Builds the argument parser of a command.
 
-    With `has_fields`, `--help` is left to `parse`, which adds the config's fields.
+    With `has_fields`, `parse` handles `--help` and lists the config's fields.
     """
     prog = program(name)
     parser = argparse.ArgumentParser(
@@ -111,7 +111,7 @@ def add_bad_share_argument(
 
 
 def check_json_path(path: Path) -> None:
-    """Refuses an `--out` that a file and the figure beside it cannot both have."""
+    """Refuses an `--out` that does not end in .json: the figure gets the same name."""
     if path.suffix != ".json" or path.is_dir():
         raise InputError(
             f"--out {path}: expected a file that ends in .json; its figure gets the "
@@ -130,9 +130,9 @@ def parse(
 ) -> tuple[argparse.Namespace, Config]:
     """Parses a command line and builds the config that it describes.
 
-    `load` says which config the arguments start from. `--help` lists its fields:
-    first those of `sections`, which may also be paths of single fields, and then all
-    others if the command `has_others` that `--set` can change.
+    `load` returns the config that `--set` changes. `--help` lists the fields of this
+    config: first those of `sections`, which may also be paths of single fields, then
+    all others if `has_others` is set.
     """
     args = parser.parse_args(argv)
     if not args.help:
@@ -149,24 +149,24 @@ def parse(
 
 
 def load_config(args: argparse.Namespace) -> Config:
-    """Loads the config of `--config`, or the demo."""
+    """Returns the config of `--config`, or the demo."""
     return config_lib.load(args.config or DEMO)
 
 
 def run(name: str, main: Callable[[], int], *, again: str = START_AGAIN) -> NoReturn:
-    """Exits with `main`'s code, or with 2 and one line where the input is wrong.
+    """Exits with `main`'s code, or with 2 and a one-line message for invalid input.
 
-    `again` tells after an interrupt how to continue.
+    `again` is the hint that is printed after an interrupt.
     """
-    # A scheduler's request to stop is an interrupt: checkpoints are finished first.
+    # Handles a scheduler's SIGTERM as an interrupt, so that checkpoints are finished.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = main()
     except InputError as error:
         print(f"{name}: {error}", file=sys.stderr)
         code = 2
-    except BrokenPipeError:  # Such as `--help | head`: nobody reads on.
-        # Or Python would fail when it flushes what is left.
+    except BrokenPipeError:  # Such as `--help | head`.
+        # Otherwise Python would fail when it flushes the remaining output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
     except KeyboardInterrupt:
@@ -196,6 +196,6 @@ def _print_rows(rows: Iterable[FieldHelp]) -> None:
 
 
 def _terminal_width() -> int:
-    # Lines into a pipe or a file are not wrapped, so that they can be searched.
+    # Output to a pipe or a file is not wrapped, so that it can be searched by line.
     columns = shutil.get_terminal_size(fallback=(sys.maxsize, 0)).columns
     return max(_MIN_WIDTH, columns)

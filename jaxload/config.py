@@ -1,4 +1,4 @@
-"""The configuration of a run: loading, overriding, comparing and explaining it."""
+"""Config of a run: reads, overrides, compares and explains it."""
 
 import dataclasses
 import re
@@ -25,7 +25,7 @@ Section = TypeVar("Section")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """One run. Each section is owned by the part that it configures."""
+    """Config of one run. Each section is defined in the package that it configures."""
 
     data: DataConfig
     synthetic: SyntheticConfig | None = None
@@ -40,14 +40,14 @@ class Config:
 
     @property
     def random_shapes(self) -> tuple[str, ...]:
-        """Latent shapes that stand in for a dataset that is not there."""
+        """Latent shapes of the random samples that replace a missing dataset."""
         if self.data.random_shapes or self.synthetic is None:
             return self.data.random_shapes
         return self.synthetic.shapes
 
 
 def load(path: str | Path) -> Config:
-    """Runs a config file's `get_config()`."""
+    """Returns the result of a config file's `get_config()`, with all types checked."""
     path = Path(path)
     if not path.is_file():
         what = "expected a file, got a directory" if path.is_dir() else "no such file"
@@ -95,8 +95,8 @@ def override_all(config: Config, assignments: Iterable[str]) -> Config:
 def override(config: Config, assignment: str) -> Config:
     """Applies `section.field=value`, or `model=PRESET`.
 
-    The value is read as the field's type. A path may lead into sections of sections,
-    and by index into tuples of sections: `optimizer.groups.0.learning_rate=1e-4`.
+    The value is parsed as the field's type. A path may lead into nested sections, and
+    by index into tuples of sections: `optimizer.groups.0.learning_rate=1e-4`.
     """
     path, equals, text = assignment.partition("=")
     names = [field.name for field in dataclasses.fields(Config)]
@@ -111,7 +111,7 @@ def override(config: Config, assignment: str) -> Config:
 
 
 def to_dict(config: Config) -> dict[str, Any]:
-    """Returns a config as nested dictionaries and tuples, as JSON can hold it."""
+    """Returns a config as nested dictionaries and tuples, which JSON can hold."""
     return dataclasses.asdict(config)
 
 
@@ -121,7 +121,7 @@ def from_dict(content: Mapping[str, Any]) -> Config:
 
 
 def section_from_dict(section: type[Section], content: Any, path: str) -> Section:
-    """Builds one section from nested dictionaries; `path` is its name in messages."""
+    """Builds one section from nested dictionaries; `path` names it in messages."""
     return field_types.build(section, content, path=path)
 
 
@@ -134,18 +134,18 @@ def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 def may_change_on_resume(path: str) -> bool:
     """Returns whether a resumed run may change the field at a path.
 
-    It may if the field is marked `jaxload.fields.RESUMABLE`, or a field around it is.
+    The field, or one that encloses it, has to be marked `jaxload.fields.RESUMABLE`.
     """
     return field_paths.may_change_on_resume(Config, path)
 
 
 def describe(config: Config) -> list[FieldHelp]:
-    """Lists every field of a config with its type, its value and its meaning."""
+    """Lists every field of a config with its type, value and meaning."""
     return list(field_help.describe(config))
 
 
 def _suggest_path(config: Config, name: str) -> str:
-    """Names the first field of any section that has this name."""
+    """Suggests the first field with this name in any section, or a similar path."""
     for leaf in field_paths.leaves(config):
         if leaf.name == name:
             return f"; did you mean {leaf.path!r}?"
@@ -153,7 +153,7 @@ def _suggest_path(config: Config, name: str) -> str:
 
 
 def _name_error(path: Path, error: Exception) -> InputError:
-    """Names the last line of a config file that led to an error."""
+    """Builds an error that names the line of a config file that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [f.lineno for f in frames if Path(f.filename).resolve() == path.resolve()]
     where = f"line {lines[-1]}: " if lines else ""
@@ -161,7 +161,7 @@ def _name_error(path: Path, error: Exception) -> InputError:
 
 
 def _construction_error(path: Path, error: Exception) -> Exception:
-    """Explains a section that a config file built with wrong names, if it was that."""
+    """Explains an error from building a section; returns any other error unchanged."""
     match = re.fullmatch(
         r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'.*", str(error)
     )
@@ -176,7 +176,7 @@ def _construction_error(path: Path, error: Exception) -> Exception:
             )
     if "required keyword-only argument" in str(error):
         return InputError(f"config {path}: {error}")
-    if _raised_by_a_section(error):  # Its checks met a value of another type.
+    if _raised_by_a_section(error):  # A section's checks met a wrong type.
         return InputError(f"config {path}: a field has the wrong type: {error}")
     return error
 

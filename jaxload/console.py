@@ -1,4 +1,4 @@
-"""Progress of anything that takes more than a few seconds."""
+"""Progress display of anything that takes more than a few seconds."""
 
 import contextlib
 import time
@@ -20,11 +20,11 @@ _LOG_SECONDS = 10.0
 def phase(
     console: Console, title: str, total: int, *, done: int = 0
 ) -> Iterator[Callable[..., None]]:
-    """Shows a phase of `total` parts, `done` of which were done before.
+    """Shows the progress of a phase of `total` parts, `done` of which are already done.
 
-    The function given is called after each part, or with the number of several. A
-    terminal gets a bar with rate and time left, a log a line now and then; both get one
-    line at the end.
+    Yields a function to call after each part, or with the number of parts done since
+    the last call. A terminal shows a bar with rate and time left, a log a line every
+    few seconds; both get one line at the end.
     """
     start = said = time.perf_counter()
     before = done
@@ -61,7 +61,7 @@ def phase(
 
 @contextlib.contextmanager
 def count_rows(console: Console, title: str) -> Iterator[Callable[[int], None]]:
-    """Shows how many rows were read, when nobody knows how many there are."""
+    """Shows the number of rows read so far, when the total is not known."""
     start = said = time.perf_counter()
     done = 0
     with console.status(title) if console.is_terminal else contextlib.nullcontext():

@@ -1,10 +1,10 @@
-"""What a user can fix, told in one line."""
+"""Errors that a user can fix, reported in one line."""
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong: a config, a data set, a work directory.
+    """The user's input is invalid: a config, a dataset or a work directory.
 
-    The message names the thing, what was expected, what was found and what to do.
-    Commands print it alone and exit with code 2; any other exception is a bug of ours
-    and keeps its traceback.
+    The message names the input, what was expected, what was found and what to do.
+    Commands print the message alone and exit with code 2. Any other exception is a bug
+    in jaxload and keeps its traceback.
     """

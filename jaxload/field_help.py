@@ -1,4 +1,4 @@
-"""Explanations of config fields, from the docstring under each."""
+"""Explanations of config fields, from the docstring under each field."""
 
 import ast
 import dataclasses
@@ -26,7 +26,7 @@ class FieldHelp:
     may_change_on_resume: bool
 
     def format(self, width: int) -> str:
-        """Formats the field for a terminal of so many columns."""
+        """Formats the field for a terminal of `width` columns."""
         mark = f" {_RESUME_MARK}" if self.may_change_on_resume else ""
         head = f"{self.path} ({self.type}) = {self.value}"
         return "\n".join(
@@ -46,7 +46,7 @@ class FieldHelp:
 
 
 def describe(section: Any) -> Iterator[FieldHelp]:
-    """Explains the fields of a section and of the sections inside it."""
+    """Explains the fields of a section and of its nested sections."""
     for leaf in field_paths.leaves(section):
         yield FieldHelp(
             path=leaf.path,
@@ -60,7 +60,7 @@ def describe(section: Any) -> Iterator[FieldHelp]:
 
 
 def _text(leaf: Leaf) -> str:
-    """Writes a value as `--set` reads it, or counts the entries of a tuple."""
+    """Formats a value as `--set` reads it, or counts the sections of a tuple."""
     if leaf.value is None:
         return "none"
     if not isinstance(leaf.value, tuple):
@@ -71,7 +71,7 @@ def _text(leaf: Leaf) -> str:
 
 
 def _meaning(leaf: Leaf) -> str:
-    """Returns the docstring under a field, or that of the section it may hold."""
+    """Returns the docstring under a field, or that of the section in the field."""
     meaning = _meanings(leaf.owner).get(leaf.name)
     inner = field_types.sections(leaf.hint)
     if meaning is None and inner:
@@ -82,7 +82,7 @@ def _meaning(leaf: Leaf) -> str:
 
 @functools.cache
 def _meanings(section: type) -> Mapping[str, str]:
-    """Reads the docstrings under fields from the source; Python keeps no others."""
+    """Reads the docstrings under fields from the source, as Python discards them."""
     meanings = {}
     for parent in reversed(section.__mro__):
         if dataclasses.is_dataclass(parent):

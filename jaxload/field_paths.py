@@ -1,6 +1,6 @@
 """Config fields by dotted path: `train.num_steps`, `optimizer.groups.0.learning_rate`.
 
-A part of a path is the name of a field, or the index of an entry where the field is a
+Each part of a path is the name of a field, or the index of an entry if the field is a
 tuple.
 """
 
@@ -23,7 +23,7 @@ class Leaf:
 
     path: str
     owner: type
-    """The section that has the field."""
+    """Section that has the field."""
 
     name: str
     hint: Any
@@ -31,7 +31,7 @@ class Leaf:
 
 
 def leaves(section: Any, path: str = "") -> Iterator[Leaf]:
-    """Lists the fields of a section and of the sections inside it, in their order."""
+    """Yields the fields of a section and of its nested sections, in order."""
     hints = field_types.hints(type(section))
     for field in dataclasses.fields(section):
         value, inner = getattr(section, field.name), join(path, field.name)
@@ -45,15 +45,16 @@ def leaves(section: Any, path: str = "") -> Iterator[Leaf]:
 
 
 def assign(section: Section, path: str, text: str) -> Section:
-    """Returns a copy in which the field at a path has the value that a text says."""
+    """Returns a copy of a section with the field at a path set to a parsed text."""
     keys = path.split(".")
     return _assign(section, type(section), keys, text, path="")
 
 
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Lists the paths at which two sections differ, with both values.
+    """Yields the paths at which two sections differ, with both values.
 
-    Sections that one of them lacks, and tuples of different lengths, differ as a whole.
+    A nested section that one of them lacks differs as a whole, as do tuples of
+    different lengths.
     """
     if _is_section(old) and _is_section(new):
         for name in dict.fromkeys([*_names(old), *_names(new)]):
@@ -67,9 +68,9 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, 
 
 
 def may_change_on_resume(hint: Any, path: str) -> bool:
-    """Returns whether the field at a path, or a field around it, is marked for that.
+    """Returns whether the field at a path, or one that encloses it, is RESUMABLE.
 
-    `hint` is the section that the path starts from, or any type that has it inside.
+    `hint` is the section that the path starts from, or any type that contains it.
     """
     key, _, rest = path.partition(".")
     if field_types.item_type(hint) is not None:
@@ -140,7 +141,7 @@ def _index(entries: tuple[Any, ...], key: str, path: str) -> int:
 
 
 def count(entries: tuple[Any, ...]) -> str:
-    """Returns a number of entries in words."""
+    """Returns the number of entries as text: "1 entry", "2 entries"."""
     return f"{len(entries)} {'entry' if len(entries) == 1 else 'entries'}"
 
 

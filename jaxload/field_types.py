@@ -1,8 +1,8 @@
-"""Types of config fields: checking, reading and naming values by their annotation.
+"""Types of config fields: checks, parses and names values by their annotation.
 
 A field is an int, float, bool, str or Literal, a `tuple[X, ...]`, a section (a
-dataclass), or a union of these. Unions of sections are told apart by a Literal field
-`kind`; `X | None` is a value that may be absent.
+dataclass), or a union of these. A Literal field `kind` tells the sections of a union
+apart; `X | None` is a value that may be absent.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ def hints(section: type) -> dict[str, Any]:
 
 
 def options(hint: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or the type alone."""
+    """Returns the members of a union, or the type itself as the only member."""
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     return typing.get_args(hint) if is_union else (hint,)
 
@@ -39,7 +39,7 @@ def item_type(hint: Any) -> Any:
 
 
 def sections(hint: Any) -> tuple[type, ...]:
-    """Returns the dataclasses that a value, or the items of a tuple, may belong to."""
+    """Returns the dataclasses that a value, or an item of a tuple, may be one of."""
     item = item_type(hint)
     if item is not None:
         return sections(item)
@@ -48,7 +48,7 @@ def sections(hint: Any) -> tuple[type, ...]:
 
 
 def all_sections(section: type) -> Iterator[type]:
-    """Lists a section and every section inside it."""
+    """Yields a section and every section nested in it."""
     yield section
     for hint in hints(section).values():
         for inner in sections(hint):
@@ -67,7 +67,7 @@ def known_field(section: type, name: str, path: str) -> str:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Ends an error message with the most similar known name, if any is similar."""
+    """Returns the end of an error message with the most similar name, if any."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
 
@@ -98,7 +98,7 @@ def join(path: str, name: str | int) -> str:
 
 
 def check(value: Any, hint: Any, path: str) -> Any:
-    """Returns a value as its field's type, or raises an error that names the type."""
+    """Converts a value to its field's type, or raises an error that names the type."""
     if len(options(hint)) > 1:
         return _check_union(value, hint, path)
     if dataclasses.is_dataclass(hint):
@@ -117,11 +117,11 @@ def check(value: Any, hint: Any, path: str) -> Any:
 
 
 def parse(text: str, hint: Any, path: str) -> Any:
-    """Reads a value from a command line as its field's type."""
+    """Parses a value from a command line as its field's type."""
     item = item_type(hint)
     if item is not None:
         return tuple(parse(part, item, path) for part in text.split(",") if text)
-    # Absence first: a str would take "none" for a text.
+    # None comes first: str would accept "none" as text.
     members = sorted(options(hint), key=lambda member: member is not NoneType)
     for member in members:
         with contextlib.suppress(ValueError, KeyError):  # InputError is a ValueError.
@@ -132,7 +132,7 @@ def parse(text: str, hint: Any, path: str) -> Any:
 
 
 def type_name(hint: Any) -> str:
-    """Names a type as `--help` and error messages show it."""
+    """Returns the name of a type for `--help` and error messages."""
     item = item_type(hint)
     if item is not None:
         return f"{type_name(item)},..."
@@ -176,7 +176,7 @@ def _check_union(value: Any, hint: Any, path: str) -> Any:
 
 
 def _section_of_kind(value: Any, members: list[type], path: str) -> type:
-    """Returns the section that a dictionary describes, by its field `kind`."""
+    """Returns the section type that a dictionary describes, by its field `kind`."""
     if len(members) == 1:
         return members[0]
     if not isinstance(value, Mapping):

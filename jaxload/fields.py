@@ -1,4 +1,4 @@
-"""Marks that config fields carry."""
+"""Metadata of config fields."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Any
 _RESUME = "may_change_on_resume"
 
 RESUMABLE: Mapping[str, Any] = {_RESUME: True}
-"""Metadata of a field that a resumed run may change: no step's result depends on it."""
+"""Marks a field that a resumed run may change: no step's result depends on it."""
 
 
 def may_change_on_resume(field: dataclasses.Field) -> bool:

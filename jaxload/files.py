@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes, JSON files and checks of paths."""
 
 import contextlib
 import json
@@ -15,11 +15,11 @@ from jaxload.errors import InputError
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """Gives a name to write to; once that is done, it takes the place of `path`.
+    """Yields a temporary path to write to, which replaces `path` when the context ends.
 
     A reader sees the old content or the new, never a part, even after a power failure.
     """
-    # Each process its own: several may be writing the same content.
+    # One name per process, because several processes may write the same file.
     partial = path.with_name(f".{path.name}.{os.getpid()}{_host()}.partial")
     try:
         yield partial
@@ -32,12 +32,12 @@ def replaced(path: Path) -> Iterator[Path]:
             "place"
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # Only there if something failed.
+        with contextlib.suppress(OSError):  # The file exists only after a failure.
             partial.unlink()
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Removes what processes of this machine began to write before they were killed."""
+    """Removes partial files that killed processes of this machine left behind."""
     for partial in directory.glob(f".*{_host()}.partial"):
         pid = partial.name.removesuffix(f"{_host()}.partial").rpartition(".")[2]
         if not _is_alive(pid):
@@ -49,23 +49,23 @@ def _is_alive(pid: str) -> bool:
         state = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return False
-    return state not in ("Z", "X")  # Dead, and nobody has asked about it yet.
+    return state not in ("Z", "X")  # Dead, but not yet reaped.
 
 
 def _host() -> str:
-    """This machine, and which of its sets of process numbers: containers have own."""
+    """Returns the host name and the PID namespace, which containers do not share."""
     namespace = Path("/proc/self/ns/pid").resolve().name.strip("pid:[]")
     return f"@{socket.gethostname()}-{namespace}"
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
-    """Replaces a file's content with text."""
+    """Replaces a file's content with text, atomically."""
     with replaced(path) as partial, partial.open("w") as file:
         file.writelines([text] if isinstance(text, str) else text)
 
 
 def read_json(path: Path, *, remedy: str) -> dict[str, Any]:
-    """Reads a JSON object that one of our commands wrote."""
+    """Reads a JSON object that a command wrote; error messages end with `remedy`."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:
@@ -80,7 +80,7 @@ def read_json(path: Path, *, remedy: str) -> dict[str, Any]:
 
 
 def allow_open_files(count: int) -> None:
-    """Raises this process's limit of open files, as far as it may."""
+    """Raises this process's limit of open files to `count`, up to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and count > hard:
         raise InputError(
@@ -92,7 +92,7 @@ def allow_open_files(count: int) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuses a file that could not be written, before there is anything to write."""
+    """Refuses a path that cannot be written, before any work is done."""
     if path.is_dir():
         raise InputError(f"{path}: expected a file to write, got a directory")
     try:

@@ -94,7 +94,7 @@ def _samples(
     max_bad_share: float,
     console: Console,
 ) -> Samples:
-    """Counts the samples of a dataset, or of a list that is not prepared yet."""
+    """Counts the samples of a dataset, or of a manifest that is not prepared yet."""
     if path is None or is_prepared(path):
         manifest = (
             open_if_there(config, console, draw=True)

@@ -1,4 +1,4 @@
-"""Turns a folder of images and videos into a data set: `python -m jaxload.prepare`."""
+"""Turns a folder of images and videos into a dataset: `python -m jaxload.prepare`."""
 
 import argparse
 import os
@@ -146,7 +146,7 @@ def _runner(args: argparse.Namespace):
     if args.workers < 0:
         raise InputError(f"--workers {args.workers}: expected 0 or more")
     if args.ray:
-        from jaxload.media.ray_workers import run_on_ray  # Ray need not be there.
+        from jaxload.media.ray_workers import run_on_ray  # Ray is optional.
 
         return run_on_ray
     return runner(args.workers)

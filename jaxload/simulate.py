@@ -1,4 +1,4 @@
-"""Plays the steps of each policy: `python -m jaxload.simulate --workload FILE`."""
+"""Simulates the steps of each policy: `python -m jaxload.simulate --workload FILE`."""
 
 import argparse
 import json
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if args.out is not None:
         check_writable(args.out)
-    # What is meant for a program stands alone on the standard output.
+    # With --json, standard output has the JSON alone, so that programs can parse it.
     console = Console(stderr=args.json)
     options = SimulationOptions(
         workload=args.workload,

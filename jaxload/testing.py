@@ -1,25 +1,25 @@
-"""Comparisons for tests, with tolerances that were measured."""
+"""Comparisons for tests, with measured tolerances."""
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-# Four times the worst error, as |actual - desired| / (1 + |desired|), of the plain form
-# and of the CPU kernel of layer_norm_modulate against a float64 reference, values and
-# gradients, over the shapes in tests/ops/: 8.7e-7 in float32, 3.2e-3 in bfloat16 and
-# 4.1e-4 in float16. In the last two, the one final rounding is nearly all of it.
+# Four times the worst error of layer_norm_modulate against a float64 reference, as
+# |actual - desired| / (1 + |desired|): plain form and CPU kernel, values and gradients,
+# over the shapes in tests/ops/. The worst errors are 8.7e-7 in float32, 3.2e-3 in
+# bfloat16 and 4.1e-4 in float16; in the last two, nearly all of it is final rounding.
 _TOLERANCES = {"float32": 3.5e-6, "bfloat16": 1.3e-2, "float16": 1.6e-3}
 
 
 def assert_trees_close(actual: PyTree, desired: PyTree):
     """Checks that two pytrees of float arrays are equal up to rounding, leaf by leaf.
 
-    The dtype of each leaf of `actual` decides how close it has to be: absolutely where
-    the desired value is below one, relatively where it is above. `desired` may be more
-    precise, such as a float64 reference.
+    The dtype of each leaf of `actual` sets the tolerance, which is t * (1 + |desired|).
+    `desired` may be more precise, such as a float64 reference.
 
     Raises:
-        AssertionError: The structures, a shape or a value differ; names the leaf.
+        AssertionError: The structures, a shape or a value differ; the message names
+            the leaf.
         ValueError: A leaf of `actual` has a dtype without a tolerance.
     """
     actual_leaves, actual_structure = jax.tree.flatten_with_path(actual)

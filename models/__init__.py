@@ -1,7 +1,7 @@
 """Flax modules. Import as `jaxload.models`; this folder is linked into the package.
 
-Names are loaded when they are first used: a config needs the sizes of models, and must
-not import JAX to have them.
+Names are imported on first use, so that code that only needs model configs does not
+import JAX.
 """
 
 import importlib

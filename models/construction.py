@@ -1,4 +1,4 @@
-"""A model from its config, of whatever kind it is."""
+"""Builds a model of any family from its config."""
 
 from flax import nnx
 
@@ -9,7 +9,7 @@ from jaxload.models.wan_config import WanConfig
 
 
 def make_model(config: ModelConfig, *, rngs: nnx.Rngs) -> WanTransformer | MMDiT:
-    """Makes the model that a config is of."""
+    """Builds the model that the type of the config selects."""
     if isinstance(config, WanConfig):
         return WanTransformer(config, rngs=rngs)
     return MMDiT(config, rngs=rngs)

@@ -1,4 +1,4 @@
-"""Latents as tokens, and position and time as the model sees them."""
+"""Patches, rotary position embeddings and timestep embeddings."""
 
 # Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
 # N heads, K head width, P channels of a patch, R rotations: half of K.
@@ -13,19 +13,19 @@ from jaxtyping import Array, Float
 from jaxload.models.transformer_config import PATCH
 
 TIME_WIDTH = 256
-"""Cosines and sines that a timestep is embedded in."""
+"""Width of a timestep embedding; half cosines, half sines."""
 
 _MAX_PERIOD = 10_000.0
 
 Rotary = tuple[Float[Array, "s r"], Float[Array, "s r"]]
-"""Cosines and sines of the angles of tokens."""
+"""Cosines and sines of each token's rotation angles."""
 
 
 def timestep_embedding(timestep_B: Float[Array, " b"]) -> Float[Array, "b width"]:
-    """Embeds timesteps, 0 to 1000, as cosines and sines in float32."""
+    """Embeds timesteps in [0, 1000] as cosines and sines, in float32."""
     half = TIME_WIDTH // 2
-    # Exponents rounded to float32, as the reference has them: a frequency that differs
-    # in its last bit turns by 6e-5 over a thousand timesteps.
+    # The exponents are rounded to float32 as in the reference: a frequency that differs
+    # in its last bit changes the angle by 6e-5 over a thousand timesteps.
     exponents = np.float32(-math.log(_MAX_PERIOD)) * np.arange(half, dtype=np.float32)
     frequencies = np.exp((exponents / np.float32(half)).astype(np.float64))
     frequencies = frequencies.astype(np.float32)
@@ -34,22 +34,22 @@ def timestep_embedding(timestep_B: Float[Array, " b"]) -> Float[Array, "b width"
 
 
 def rope_widths(head_width: int) -> tuple[int, int, int]:
-    """Channels of a head that turn with frames, rows and columns: a third each."""
+    """Splits a head's channels among frames, rows and columns, about a third each."""
     spatial = 2 * (head_width // 6)
     return head_width - 2 * spatial, spatial, spatial
 
 
 def rotary_table(grid: Sequence[int], widths: Sequence[int], *, theta: float) -> Rotary:
-    """Cosines and sines of the angle of every token of a (frames, rows, columns) grid.
+    """Computes the rotary table of all tokens of a (frames, rows, columns) grid.
 
     Args:
-        grid: The tokens along each axis.
-        widths: The channels of a head that turn with each axis; even.
-        theta: The longest period, in tokens over 2 pi.
+        grid: Number of tokens along each axis.
+        widths: Channels of a head that rotate with each axis; even numbers.
+        theta: Base of the frequencies; periods range from 2 pi to 2 pi theta tokens.
     """
     cosines, sines = [], []
     for axis, (count, width) in enumerate(zip(grid, widths, strict=True)):
-        # In float64 and rounded once; small, since each axis has a table of its own.
+        # Computed in float64 and rounded once. Cheap: the tables are one per axis.
         frequencies = theta ** -(np.arange(0, width, 2) / width)
         angles = np.arange(count)[:, None] * frequencies[None]
         shape = [1, 1, 1, width // 2]
@@ -66,7 +66,7 @@ def rotary_table(grid: Sequence[int], widths: Sequence[int], *, theta: float) ->
 
 
 def rotate(x_BSNK: Float[Array, "b s n k"], rotary: Rotary) -> Float[Array, "b s n k"]:
-    """Rotates neighbouring pairs of channels by the tokens' angles, in float32."""
+    """Rotates each pair of neighbouring channels by its token's angles, in float32."""
     cos, sin = (table[None, :, None] for table in rotary)
     pairs = x_BSNK.astype(jnp.float32).reshape(*x_BSNK.shape[:-1], -1, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
@@ -75,7 +75,7 @@ def rotate(x_BSNK: Float[Array, "b s n k"], rotary: Rotary) -> Float[Array, "b s
 
 
 def token_grid(latent_shape: Sequence[int]) -> tuple[int, int, int]:
-    """Tokens along frames, rows and columns of a latent `[B, F, H, W, C]`."""
+    """Counts tokens along frames, rows and columns of a latent `[B, F, H, W, C]`."""
     frames, height, width = (
         size // patch for size, patch in zip(latent_shape[1:4], PATCH, strict=True)
     )
@@ -83,7 +83,7 @@ def token_grid(latent_shape: Sequence[int]) -> tuple[int, int, int]:
 
 
 def to_patches(latent_BFHWC: Float[Array, "b f h w c"]) -> Float[Array, "b s p"]:
-    """Cuts a latent into tokens; the width runs fastest, then the height."""
+    """Cuts a latent into tokens; the order is frame-major, columns vary fastest."""
     b, _, _, _, c = latent_BFHWC.shape
     (f, h, w), (pf, ph, pw) = token_grid(latent_BFHWC.shape), PATCH
     x = latent_BFHWC.reshape(b, f, pf, h, ph, w, pw, c)
@@ -93,7 +93,7 @@ def to_patches(latent_BFHWC: Float[Array, "b f h w c"]) -> Float[Array, "b s p"]
 def from_patches(
     x_BSP: Float[Array, "b s p"], grid: tuple[int, int, int]
 ) -> Float[Array, "b f h w c"]:
-    """Puts the tokens of a grid back together into a latent."""
+    """Reassembles the tokens of a grid into a latent; inverts `to_patches`."""
     (f, h, w), (pf, ph, pw) = grid, PATCH
     x = x_BSP.reshape(x_BSP.shape[0], f, h, w, pf, ph, pw, -1)
     x = x.transpose(0, 1, 4, 2, 5, 3, 6, 7)

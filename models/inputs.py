@@ -1,4 +1,4 @@
-"""What models ask of their inputs, told in one line where it is not so."""
+"""Checks of model inputs, with one-line error messages."""
 
 from collections.abc import Sequence
 
@@ -16,10 +16,10 @@ def check_inputs(
     timestep: jax.Array,
     text: jax.Array,
 ) -> None:
-    """Refuses what does not fit the config.
+    """Checks that the shapes of the inputs match the config.
 
     Raises:
-        InputError: With the value, what was expected and the nearest that would do.
+        InputError: A shape does not match; the message states what was expected.
     """
     if latent.ndim != 5:
         raise InputError(
@@ -52,7 +52,7 @@ def check_inputs(
 
 
 def check_config(model: str, config: object, kind: type) -> None:
-    """Refuses the config of another model."""
+    """Checks that a config is of the given type."""
     if not isinstance(config, kind):
         raise InputError(
             f"{model}: expected a {kind.__name__}, got a {type(config).__name__}"
@@ -60,7 +60,7 @@ def check_config(model: str, config: object, kind: type) -> None:
 
 
 def check_divides(name: str, size: int, divisor: int) -> None:
-    """Refuses a size that is no multiple of a divisor."""
+    """Checks that a size is a positive multiple of a divisor."""
     if size < 1 or size % divisor:
         below, above = size // divisor * divisor, -(-size // divisor) * divisor
         nearest = [str(n) for n in dict.fromkeys((below, above)) if n] or [str(divisor)]
@@ -73,7 +73,7 @@ def check_divides(name: str, size: int, divisor: int) -> None:
 def check_shape(
     model: str, name: str, array: jax.Array, expected: Sequence[int]
 ) -> None:
-    """Refuses an array of another shape."""
+    """Checks that an array has the expected shape."""
     shape = jnp.shape(array)
     if shape != tuple(expected):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Parts that all transformers are made of."""
+"""Layers that all transformers share."""
 
 # Shape suffixes: B batch, S tokens, D width, N heads, K head width.
 
@@ -22,11 +22,11 @@ XAVIER = nnx.initializers.xavier_uniform()
 ZEROS = nnx.initializers.zeros
 
 EPS = 1e-6
-"""What norms add to a variance, unless said otherwise."""
+"""Default epsilon of norms, added to the variance or the mean square."""
 
 
 class Linear(nnx.Module):
-    """A linear layer with named axes and, where the config asks for it, a LoRA."""
+    """Linear layer with named axes and, if the config targets it, a LoRA adapter."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Linear(nnx.Module):
         param_dtype = jnp.dtype(config.param_dtype)
         self.dtype = jnp.dtype(jnp.float32 if float32 else config.compute_dtype)
         self.out_dtype = jnp.dtype(jnp.float32) if float32_out else self.dtype
-        # Else a GPU would multiply float32 with ten bits.
+        # By default, a GPU multiplies float32 as TF32, with 10 mantissa bits.
         is_float32 = self.dtype == jnp.float32
         self.precision = jax.lax.Precision.HIGHEST if is_float32 else None
         shape = (in_width, out_width)
@@ -67,7 +67,7 @@ class Linear(nnx.Module):
         he_uniform = nnx.initializers.he_uniform()
         down = he_uniform(rngs.params(), (in_width, rank), jnp.float32)
         self.lora_a = param(down, axes[0], "rank", kind=nnx.LoRAParam)
-        # Zero: an untrained adapter changes nothing.
+        # Zero, so that an untrained adapter does not change the output.
         up = jnp.zeros((rank, out_width), jnp.float32)
         self.lora_b = param(up, "rank", axes[1], kind=nnx.LoRAParam)
 
@@ -94,7 +94,7 @@ class Linear(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """`x / rms(x) * scale` over the last axis, in float32 whatever x is."""
+    """`x / rms(x) * scale` over the last axis, computed in float32."""
 
     def __init__(self, width: int, *, axis: str, config: TransformerConfig):
         dtype = jnp.dtype(config.param_dtype)
@@ -111,7 +111,7 @@ class RMSNorm(nnx.Module):
 
 
 class LayerNorm(nnx.Module):
-    """Layer norm with a scale and a shift of its own."""
+    """Layer norm with a learned scale and bias."""
 
     def __init__(
         self, width: int, *, axis: str, config: TransformerConfig, eps: float = EPS
@@ -126,7 +126,7 @@ class LayerNorm(nnx.Module):
         return layer_norm_modulate(x_BSD, scale_BD, shift_BD, eps=self.eps)
 
     def modulation(self, batch: int) -> tuple[Array, Array]:
-        """The scale and the shift as layer_norm_modulate takes them."""
+        """Returns scale - 1 and shift, `[B, D]`, as layer_norm_modulate takes them."""
         scale_D, shift_D = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
         shape = (batch, *scale_D.shape)
         return (
@@ -140,7 +140,7 @@ def add_gated(
     gate_BD: Float[Array, "b d"],
     h_BSD: Float[Array, "b s d"],
 ) -> Float[Array, "b s d"]:
-    """Returns `x + gate * h`, added in float32, in the dtype of x."""
+    """Returns `x + gate * h`, computed in float32, in the dtype of x."""
     gate_BD, h_BSD = gate_BD.astype(jnp.float32), h_BSD.astype(jnp.float32)
     if _is_batch_of_one(h_BSD):
         h_BSD = (gate_BD * h_BSD.squeeze(0))[None]
@@ -150,16 +150,16 @@ def add_gated(
 
 
 def _is_batch_of_one(x: Array) -> bool:
-    """Whether to compute without the leading axis.
+    """Tells whether to drop the leading axis of size 1 before computing.
 
-    With it, XLA on CPU transposes for gradients of weights, and takes up to twenty
-    times as long for sums of products, as those of norms and gates are.
+    With that axis, XLA on CPU transposes operands for the gradients of weights, and
+    takes up to 20 times as long for sums of products, as in norms and gates.
     """
     return x.ndim > 2 and x.shape[0] == 1
 
 
 def linears(config: TransformerConfig, rngs: nnx.Rngs) -> Callable[..., Linear]:
-    """Returns what makes the linear layers of a module: (in, out, axes, **options)."""
+    """Returns a factory of Linear layers: `(in_width, out_width, axes, **options)`."""
 
     def linear(in_width: int, out_width: int, axes: tuple[str, str], **options):
         return Linear(
@@ -170,14 +170,15 @@ def linears(config: TransformerConfig, rngs: nnx.Rngs) -> Callable[..., Linear]:
 
 
 def split_heads(x_BSD: Array, num_heads: int, tokens: str = "tokens") -> Array:
-    """Returns `[B, S, N, K]`, laid out by the rules in force for such tokens."""
+    """Splits channels into heads: `[B, S, N, K]`, sharded by the axis name `tokens`."""
     x_BSNK = x_BSD.reshape(*x_BSD.shape[:2], num_heads, -1)
     return constrain(x_BSNK, "batch", tokens, "heads", None)
 
 
 def merge_heads(x_BSNK: Array, tokens: str = "tokens") -> Array:
-    """Returns `[B, S, N * K]`, laid out by the rules in force for such tokens."""
-    # Else XLA may lay out heads as the rows of the next matrix are, which FSDP cuts.
+    """Merges heads into channels: `[B, S, N * K]`; inverts `split_heads`."""
+    # Without this, XLA may shard heads like the rows of the next matrix, which FSDP
+    # shards.
     x_BSNK = constrain(x_BSNK, "batch", tokens, "heads", None)
     return x_BSNK.reshape(*x_BSNK.shape[:2], -1)
 
@@ -185,7 +186,7 @@ def merge_heads(x_BSNK: Array, tokens: str = "tokens") -> Array:
 def stack(
     depth: int, create: Callable[[nnx.Rngs], nnx.Module], rngs: nnx.Rngs
 ) -> nnx.Module:
-    """All blocks as one, each parameter with a leading axis of length `depth`."""
+    """Creates `depth` blocks as one module, with parameters stacked on a first axis."""
     vmap = nnx.vmap(create, transform_metadata={nnx.PARTITION_NAME: "layers"})
     return nnx.split_rngs(splits=depth)(vmap)(rngs)
 
@@ -199,7 +200,7 @@ def run_stacked(
 ) -> Carry:
     """Runs stacked blocks one after the other.
 
-    One block is traced and compiled, however many there are.
+    A scan over the blocks traces and compiles a single block, whatever the depth.
     """
     graphdef, params = nnx.split(blocks)
 

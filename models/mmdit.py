@@ -1,7 +1,7 @@
-"""A video MMDiT: text and video attend to each other as one sequence.
+"""Video MMDiT: joint attention over text and video tokens.
 
-First in blocks where each has weights of its own, then in blocks that share them; as in
-SD3, FLUX and HunyuanVideo, and equal to the last.
+Double blocks have separate weights for text and video; the single blocks after them
+share weights. SD3 and FLUX are similar; HunyuanVideo is the same model.
 """
 
 # Shape suffixes: B batch, F H W latent frames, height and width, C channels, S video
@@ -34,7 +34,7 @@ from jaxload.ops import layer_norm_modulate
 
 
 class MMDiT(nnx.Module):
-    """Predicts the velocity of the flow from a latent to noise, given a caption."""
+    """Predicts the flow velocity, from latent to noise, given text embeddings."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
         check_config("MMDiT", config, MMDiTConfig)
@@ -44,8 +44,8 @@ class MMDiT(nnx.Module):
         self.config = config
         self.patch_in = linear(patch * config.in_channels, width, ("patch", "embed"))
         self.refiner = TextRefiner(config, rngs=rngs)
-        # The conditioning path stays in float32: it is small, and its error would
-        # reach every token of every block.
+        # The conditioning path stays in float32: it is cheap, and its rounding error
+        # would reach every token of every block.
         self.time_in = linear(TIME_WIDTH, width, ("time", "embed"), float32=True)
         self.time_out = linear(width, width, ("embed", "width"), float32=True)
         self.pooled_in = linear(pooled, width, ("pooled", "embed"), float32=True)
@@ -94,17 +94,17 @@ class MMDiT(nnx.Module):
 
         Args:
             latent_BFHWC: Noisy latents.
-            timestep_B: From 0, a clean latent, to 1000, noise.
+            timestep_B: Noise level, from 0 (clean latent) to 1000 (noise).
             text_BTE: Text embeddings.
-            text_lengths: How many of each sample's text tokens are text; the others
-                are neither attended to nor pooled. All up to the zeros that text is
-                padded with, if not given.
-            pooled: The text in one vector; the mean of its tokens, if not given.
-            guidance: How strongly to follow the text, times 1000, if the config says
-                that the model is told.
+            text_lengths: Number of valid text tokens per sample; the tokens after them
+                are neither attended to nor pooled. None counts the tokens up to the
+                last one that is not zero.
+            pooled: Pooled text embedding; None takes the mean of the text tokens.
+            guidance: Guidance scale times 1000; required if `config.guidance` is true,
+                else None.
 
         Raises:
-            InputError: A shape does not fit the config.
+            InputError: A shape does not match the config.
         """
         config = self.config
         check_inputs("MMDiT", config, latent_BFHWC, timestep_B, text_BTE)
@@ -147,8 +147,8 @@ class MMDiT(nnx.Module):
     def _embed_text(
         self, text_BTE: Array, timestep_B: Array, lengths_B: Array
     ) -> tuple[Array, Array]:
-        """Text as the blocks take it, and the mean of what was given."""
-        # A sample without text still has one token to attend to among its text.
+        """Returns the refined text tokens, and the mean of the text embeddings."""
+        # A sample without text keeps one zero token, so that there is a key to attend.
         num_keys_B = jnp.maximum(lengths_B, 1)
         text_BTE = _without_padding(text_BTE, lengths_B)
         mean_BE = _mean(text_BTE, num_keys_B)
@@ -163,7 +163,7 @@ class MMDiT(nnx.Module):
     def _condition(
         self, timestep_B: Array, pooled: Array, guidance: jax.Array | None
     ) -> Array:
-        """What modulates the blocks: time, pooled text and guidance in one vector."""
+        """Embeds time, pooled text and guidance in the vector that modulates blocks."""
         time_BW = timestep_embedding(timestep_B)
         condition_BD = self.time_out(nnx.silu(self.time_in(time_BW)))
         if guidance is not None:
@@ -206,27 +206,27 @@ class MMDiT(nnx.Module):
 
 
 def _still_after(rotary: Rotary, num_text_tokens: int) -> tuple[Array, Array]:
-    """The same with text behind it, which stands still: its angles are zero."""
+    """Appends text tokens to a rotary table, with angle zero: text is not rotated."""
     padding = ((0, num_text_tokens), (0, 0))
     cos, sin = rotary
     return jnp.pad(cos, padding, constant_values=1.0), jnp.pad(sin, padding)
 
 
 def _without_padding(text_BTE: Array, lengths_B: Array) -> Array:
-    """Text with zeros behind it, whatever was there: even zero times a NaN is NaN."""
+    """Zeros the padding; masking by multiplication would keep NaNs."""
     places_1T = jnp.arange(text_BTE.shape[1])[None]
     is_text_BT = places_1T < lengths_B[:, None]
     return jnp.where(is_text_BT[..., None], text_BTE, jnp.zeros_like(text_BTE))
 
 
 def _lengths_without_zeros(text_BTE: Array) -> Array:
-    """Each sample's text tokens, up to the last that is not zero."""
+    """Counts each sample's text tokens, up to the last one that is not zero."""
     is_text_BT = (text_BTE != 0).any(axis=-1)
     places_1T = 1 + jnp.arange(text_BTE.shape[1], dtype=jnp.int32)[None]
     return jnp.where(is_text_BT, places_1T, 0).max(axis=1)
 
 
 def _mean(text_BTE: Array, counts_B: Array) -> Array:
-    """The mean of each sample's text tokens, in float32; what is no text is zero."""
+    """Returns the mean text token of each sample, in float32; padding must be zero."""
     total_BE = text_BTE.astype(jnp.float32).sum(axis=1)
     return total_BE / counts_B[:, None].astype(jnp.float32)

@@ -28,13 +28,13 @@ from jaxload.ops import (
 )
 
 NUM_MODULATIONS = 6
-"""Shift, scale and gate, for attention and for the MLP."""
+"""Number of modulations: shift, scale and gate, for attention and for the MLP."""
 
-_REFINER_MLP_RATIO = 4  # Whatever the MLP of the other blocks is.
+_REFINER_MLP_RATIO = 4  # Fixed in HunyuanVideo, whatever mlp_width is.
 
 
 class RefinerAttention(nnx.Module):
-    """Attention among the text tokens."""
+    """Self-attention among the text tokens."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
         width, linear = config.width, linears(config, rngs)
@@ -55,7 +55,7 @@ class RefinerAttention(nnx.Module):
 
 
 class RefinerBlock(nnx.Module):
-    """Attention and MLP over the text alone, gated by time and pooled text."""
+    """Self-attention and MLP over the text alone, gated by time and pooled text."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
         width = config.width
@@ -86,7 +86,7 @@ class RefinerBlock(nnx.Module):
 
 
 class TextRefiner(nnx.Module):
-    """Text embeddings as the blocks take them."""
+    """Projects text embeddings to the model width and refines them in a few blocks."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
         width, dim = config.width, config.text_dim
@@ -121,7 +121,7 @@ class TextRefiner(nnx.Module):
 
 
 class _Projections(nnx.Module):
-    """Modulations, queries, keys and values, as all blocks of video have them."""
+    """Modulation and QKV projections, as in both double and single blocks."""
 
     def __init__(self, config: MMDiTConfig, *, num_modulations: int, rngs: nnx.Rngs):
         width, linear = config.width, linears(config, rngs)
@@ -140,14 +140,14 @@ class _Projections(nnx.Module):
         self.k_norm = RMSNorm(config.head_width, axis="head_width", config=config)
 
     def modulations(self, condition_BD: Float[Array, "b d"]) -> list[Array]:
-        """Shifts, scales and gates, in the order of their use."""
+        """Returns shifts, scales and gates in order of use."""
         modulation = self.modulation(nnx.silu(condition_BD))
         return jnp.split(modulation, self.num_modulations, axis=-1)
 
     def qkv(
         self, h_BSD: Float[Array, "b s d"], rotary: Rotary | None
     ) -> tuple[Array, Array, Array]:
-        """Queries, keys and values, `[B, S, N, K]`; text has no rotation."""
+        """Returns queries, keys, values `[B, S, N, K]`; `rotary` is None for text."""
         tokens = "text_tokens" if rotary is None else "tokens"
         q, k, v = (
             split_heads(project(h_BSD), self.num_heads, tokens)
@@ -160,7 +160,7 @@ class _Projections(nnx.Module):
 
 
 class Stream(_Projections):
-    """The weights of one of the two streams of a double block."""
+    """Weights of one stream, text or video, of a double block."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
         super().__init__(config, num_modulations=NUM_MODULATIONS, rngs=rngs)
@@ -176,7 +176,7 @@ class Stream(_Projections):
         h_BSNK: Float[Array, "b s n k"],
         modulations: tuple[Array, ...],
     ) -> Float[Array, "b s d"]:
-        """Adds what attention gave, then the MLP."""
+        """Adds the gated outputs of attention and of the MLP to the residual stream."""
         gate1, shift2, scale2, gate2 = modulations
         x_BSD, h_BSD = gated_residual_layer_norm_modulate(
             x_BSD, self.out(merge_heads(h_BSNK)), gate1, scale2, shift2
@@ -185,7 +185,7 @@ class Stream(_Projections):
 
 
 class DoubleBlock(nnx.Module):
-    """Joint attention of two streams, each with weights of its own."""
+    """Joint attention of text and video, with separate weights for each."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
         self.video = Stream(config, rngs=rngs)
@@ -200,7 +200,8 @@ class DoubleBlock(nnx.Module):
         key_lengths: Int[Array, " b"],
     ) -> tuple[Float[Array, "b s d"], Float[Array, "b t d"]]:
         video_BSD = constrain(video_BSD, "batch", "tokens", "width")
-        # Else XLA gathers their gradients over the batch, in every block.
+        # Without these two constraints, XLA gathers the gradients of text and
+        # condition over the batch, in every block.
         text_BTD = constrain(text_BTD, "batch", "text_tokens", "width")
         condition_BD = constrain(condition_BD, "batch", "width")
         qkv, later = [], []
@@ -222,7 +223,7 @@ class DoubleBlock(nnx.Module):
 
 
 class SingleBlock(_Projections):
-    """Attention and MLP side by side, over video and text as one sequence."""
+    """Parallel attention and MLP over video and text as one sequence."""
 
     def __init__(self, config: MMDiTConfig, *, rngs: nnx.Rngs):
         super().__init__(config, num_modulations=3, rngs=rngs)

@@ -1,4 +1,4 @@
-"""The sizes of an MMDiT."""
+"""Config of an MMDiT."""
 
 import dataclasses
 import math
@@ -10,35 +10,41 @@ from jaxload.models.transformer_config import PATCH, TransformerConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MMDiTConfig(TransformerConfig):
-    """Sizes of an MMDiT."""
+    """Sizes of an MMDiT; to load released weights, all must match them."""
 
     kind: Literal["mmdit"] = "mmdit"
-    """The kind of transformer."""
+    """Model family; selects the transformer that is built."""
 
     num_double_blocks: int
-    """Blocks in which text and video have weights of their own."""
+    """Number of blocks with separate weights for text and video. More adds capacity and
+    costs compute and memory; each has more than twice a single block's parameters."""
 
     num_single_blocks: int
-    """Blocks after them, in which they share weights."""
+    """Number of blocks, after the double blocks, in which text and video share weights.
+    More adds capacity; parameters and compute grow in proportion."""
 
     num_refiner_blocks: int = 2
-    """Blocks that the text runs through alone, before all others."""
+    """Number of blocks that process the text alone, before all others. More refines the
+    text further; compute is small, since text is short."""
 
     pooled_dim: int
-    """Width of the pooled text; as text_dim, it can be pooled of the text itself."""
+    """Channels of the pooled text embedding. If equal to text_dim, the mean of the text
+    tokens is used when no pooled embedding is given."""
 
     guidance: bool = False
-    """Whether a distilled model is told how strongly to follow the text."""
+    """True for guidance-distilled models, which take the guidance scale as an input."""
 
     rope_theta: float = 256.0
-    """The longest period of the rotations, in tokens over 2 pi."""
+    """Base of the rotary frequencies; periods are 2 pi to 2 pi rope_theta tokens.
+    Raising it distinguishes positions in longer clips, at a coarser resolution."""
 
     rope_widths: tuple[int, ...] = (16, 56, 56)
-    """Channels of a head that turn with frames, rows and columns."""
+    """Channels of a head that rotate with frames, rows and columns: even numbers that
+    sum to the head width. More channels resolve positions along that axis better."""
 
     @property
     def num_joint_text_tokens(self) -> int:
-        """Text tokens that attend together with those of the latent: all of them."""
+        """Text tokens in joint attention with the latent's: all of them."""
         return self.num_text_tokens
 
     def __post_init__(self):

@@ -1,4 +1,4 @@
-"""Models by name."""
+"""Model configs by name."""
 
 import dataclasses
 import difflib
@@ -22,7 +22,7 @@ _WAN_1_3B = WanConfig(
 _WAN_14B = dataclasses.replace(
     _WAN_1_3B, width=5120, depth=40, num_heads=40, mlp_width=13_824
 )
-# A mask of four channels and the first frame's latent come in beside the noise.
+# The condition is a mask of 4 channels and the first frame's latent of 16.
 _WAN_I2V_14B = dataclasses.replace(_WAN_14B, condition_channels=20, image_dim=1280)
 
 _HUNYUAN_VIDEO = MMDiTConfig(
@@ -85,14 +85,14 @@ PRESETS: Mapping[str, ModelConfig] = {
     ),
     "hunyuan-video-13b": _HUNYUAN_VIDEO,
 }
-"""Sizes of released models, and of small ones to try things out with."""
+"""Configs of released models, and of small ones for experiments and tests."""
 
 
 def preset(name: str) -> ModelConfig:
-    """The configuration of a model that is known by name.
+    """Returns the config of a named model.
 
     Raises:
-        InputError: It is not; with the nearest name that is.
+        InputError: The name is unknown; the message suggests the closest one.
     """
     if name not in PRESETS:
         (close,) = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.0)

@@ -1,4 +1,4 @@
-"""What the configurations of all transformers have in common."""
+"""Config fields that all transformers share."""
 
 import dataclasses
 import math
@@ -7,64 +7,74 @@ from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 from jaxload.errors import InputError
 
 PATCH = (1, 2, 2)
-"""Frames, rows and columns of a latent that one token covers."""
+"""Patch size: frames, rows and columns of a latent per token."""
 
 Remat = Literal["none", "attention", "full"]
-"""Policies by name, from most memory to least:
+"""Rematerialization policies, from most memory to least.
 
-`none` keeps the results of linear layers and attention, so that no matmul runs twice;
-norms, rotations and activations are cheaper to compute again than to write and read.
-`attention` keeps a block's input and the result of attention among all tokens, so that
-the part that is quadratic in them runs once. `full` keeps a block's input alone.
+`none` saves the results of linear layers and attention, so that no matmul runs twice;
+norms, rotations and activations are cheaper to recompute than to write and read.
+`attention` saves a block's input and the result of self-attention, so that the part
+quadratic in tokens runs once. `full` saves only a block's input.
 """
 
 LoraTarget = Literal["q", "k", "v", "out", "mlp_in", "mlp_out"]
-"""Projections of a block that a LoRA may be put on."""
+"""Projections of a block that can have a LoRA adapter."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """Sizes, types and adapters; each kind of transformer adds its own."""
+    """Sizes, dtypes and adapters; each model family adds fields of its own."""
 
     MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("lora_rank",)
 
     width: int
-    """Model width; a multiple of num_heads."""
+    """Channels of each token; a multiple of num_heads. Raising it adds capacity, and
+    parameters and matmul FLOPs in proportion to its square."""
 
     num_heads: int
-    """Attention heads; each is width / num_heads wide, an even number."""
+    """Number of attention heads, each width / num_heads channels wide: an even number,
+    6 or more. More heads at the same width cost no FLOPs but narrow each head."""
 
     mlp_width: int
-    """Hidden width of each block's MLP."""
+    """Hidden channels of each block's MLP. Raising it adds capacity; parameters and
+    FLOPs of the MLP grow in proportion."""
 
     text_dim: int
-    """Width of the text embeddings; the data set must have the same."""
+    """Channels of the text embeddings; must equal the dataset's."""
 
     num_text_tokens: int
-    """Text tokens that each sample is padded to."""
+    """Text tokens per sample, padded or truncated to this number. Raising it keeps more
+    of long captions and costs memory and compute in every block."""
 
     channels: int = 16
-    """Latent channels; the codec of the data set must have the same."""
+    """Latent channels; must equal those of the codec that encoded the dataset."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Type of activations and matmuls."""
+    """Dtype of activations and matmuls. float32 is more accurate, slower, and doubles
+    the memory of activations."""
 
     param_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type that parameters are kept in; bfloat16 is for running, not for training."""
+    """Dtype of stored parameters. bfloat16 halves their memory but loses small updates:
+    use it for inference, not for training."""
 
     remat: Literal["none", "attention", "full", "auto"] = "none"
-    """Results that a block keeps for its backward pass: most (none), its attention, or
-    its input alone (full); less memory, and more computed twice. auto: the fastest that
-    fits, chosen per bucket by the plan."""
+    """Results that a block saves for its backward pass: those of linear layers and
+    attention (none), of self-attention (attention), or only its input (full). Saving
+    less takes less memory and recomputes more. auto: the plan chooses the fastest
+    policy within the memory budget, per bucket."""
 
     lora_rank: int = 0
-    """Rank of the adapters that are trained in place of the model; 0 for none."""
+    """Rank of the LoRA adapters, which are trained instead of the model; 0 trains the
+    model itself. Raising it adds capacity, parameters and optimizer memory."""
 
     lora_alpha: float = 16.0
-    """Strength of the adapters: they count alpha / rank times."""
+    """Adapter outputs are scaled by lora_alpha / lora_rank. Raising it makes adapters
+    learn faster, and training less stable."""
 
     lora_targets: tuple[str, ...] = ("q", "k", "v", "out")
-    """Projections of every block that get an adapter."""
+    """Projections in each block that get an adapter: some of q, k, v, out, mlp_in,
+    mlp_out. More targets add capacity, parameters and compute."""
 
     def __post_init__(self):
         for name, hint in get_type_hints(type(self)).items():
@@ -83,22 +93,22 @@ class TransformerConfig:
 
     @property
     def head_width(self) -> int:
-        """Width of one attention head."""
+        """Channels of one attention head."""
         return self.width // self.num_heads
 
     @property
     def num_joint_text_tokens(self) -> int:
-        """Text tokens that attend together with those of the latent."""
+        """Text tokens in joint attention with the latent's; 0 for cross-attention."""
         return 0
 
     @property
     def in_channels(self) -> int:
-        """Channels of what goes into the model."""
+        """Channels of the model's input latents."""
         return self.channels
 
     def _check_heads(self) -> None:
         def divides(num_heads: int) -> bool:
-            # Six: a pair of channels to rotate along each of frames, height and width.
+            # At least 6: rotary embeddings need a pair of channels per axis.
             return self.width % (2 * num_heads) == 0 and self.width // num_heads >= 6
 
         if divides(self.num_heads):
@@ -123,7 +133,7 @@ class TransformerConfig:
                 f"model.lora_alpha={self.lora_alpha}: expected more than 0"
             )
         known, targets = get_args(LoraTarget), self.lora_targets
-        is_tuple = isinstance(targets, tuple)  # The letters of a text would pass too.
+        is_tuple = isinstance(targets, tuple)  # A str is also a sequence of str.
         if not is_tuple or not targets or set(targets) - set(known):
             given = ",".join(targets) if is_tuple else repr(targets)
             raise InputError(

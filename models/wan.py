@@ -1,4 +1,4 @@
-"""Wan 2.1: full space-time attention, text by cross-attention."""
+"""Wan 2.1: full space-time self-attention, and cross-attention to the text."""
 
 # Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
 # D model width, T text tokens, E text width, L image tokens, J image width,
@@ -36,7 +36,7 @@ _ROPE_THETA = 10_000.0
 
 
 class WanTransformer(nnx.Module):
-    """Predicts the velocity of the flow from a latent to noise, given a caption."""
+    """Predicts the flow velocity, from latent to noise, given text embeddings."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
         check_config("WanTransformer", config, WanConfig)
@@ -46,8 +46,8 @@ class WanTransformer(nnx.Module):
         linear = linears(config, rngs)
         self.config = config
         self.patch_in = linear(patch * config.in_channels, width, ("patch", "embed"))
-        # The conditioning path stays in float32: it is small, and its error would
-        # reach every token of every block.
+        # The conditioning path stays in float32: it is cheap, and its rounding error
+        # would reach every token of every block.
         self.time_in = linear(
             TIME_WIDTH, width, ("time", "embed"), float32=True, kernel_init=normal
         )
@@ -85,18 +85,18 @@ class WanTransformer(nnx.Module):
         """Returns the velocity, in float32.
 
         Args:
-            latent_BFHWC: Noisy latents, with the condition's channels behind them if
-                the config has such.
-            timestep_B: From 0, a clean latent, to 1000, noise.
-            text_BTE: Padded with zeros to the config's num_text_tokens if it is
-                shorter; all of them are attended to, as the released models were
-                trained.
-            image: CLIP's embedding of the first frame, [B, 257, 1280] for released
-                models, if the config has an image_dim. If it has num_image_positions,
-                that of the last frame behind it: [B, 514, 1280].
+            latent_BFHWC: Noisy latents, followed by the condition's channels if
+                `config.condition_channels` is not 0.
+            timestep_B: Noise level, from 0 (clean latent) to 1000 (noise).
+            text_BTE: Text embeddings. Shorter texts are padded with zeros to the
+                config's num_text_tokens, and the padding is attended to, as the
+                released models were trained.
+            image: CLIP embedding of the first frame, [B, 257, 1280] for released
+                models; required if the config has an image_dim, else None. With
+                num_image_positions, the last frame's follows it: [B, 514, 1280].
 
         Raises:
-            InputError: A shape does not fit the config.
+            InputError: A shape does not match the config.
         """
         config = self.config
         check_inputs("WanTransformer", config, latent_BFHWC, timestep_B, text_BTE)
@@ -104,8 +104,8 @@ class WanTransformer(nnx.Module):
         dtype = jnp.dtype(config.compute_dtype)
         grid = token_grid(latent_BFHWC.shape)
 
-        # Laid out by samples at every step: else XLA sends these around instead of
-        # gathering the weights.
+        # Each activation is sharded by samples; without these constraints, XLA
+        # redistributes the activations instead of gathering the weights.
         time_BC = constrain(timestep_embedding(timestep_B), "batch", "time")
         time_BD = constrain(self.time_in(time_BC), "batch", "width")
         time_BD = constrain(self.time_out(nnx.silu(time_BD)), "batch", "width")

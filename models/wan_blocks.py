@@ -29,13 +29,13 @@ from jaxload.ops import (
 )
 
 NUM_MODULATIONS = 6
-"""Shift, scale and gate, for attention and for the MLP."""
+"""Number of modulations: shift, scale and gate, for attention and for the MLP."""
 
-_IMAGE_EPS = 1e-5  # Of the norms around the image embedding, and only of those.
+_IMAGE_EPS = 1e-5  # Epsilon of the image embedding's norms, as in the original.
 
 
 class _Projections(nnx.Module):
-    """Into heads and out of them, as both kinds of attention have it."""
+    """QKV and output projections, as in both self-attention and cross-attention."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
         width, linear = config.width, linears(config, rngs)
@@ -43,14 +43,14 @@ class _Projections(nnx.Module):
         self.q = linear(width, width, ("embed", "heads"), target="q")
         self.k = linear(width, width, ("embed", "heads"), target="k")
         self.v = linear(width, width, ("embed", "heads"), target="v")
-        # Over all heads together, and so before they are split.
+        # Wan normalizes over all heads together, so before heads are split.
         self.q_norm = RMSNorm(width, axis="heads", config=config)
         self.k_norm = RMSNorm(width, axis="heads", config=config)
         self.out = linear(width, width, ("heads", "embed"), target="out")
 
 
 class SelfAttention(_Projections):
-    """Attention among all tokens of a sample, each placed by rotation."""
+    """Self-attention among all tokens of a sample, with rotary embeddings."""
 
     def __call__(
         self, x_BSD: Float[Array, "b s d"], rotary: Rotary
@@ -68,7 +68,7 @@ class SelfAttention(_Projections):
 
 
 class CrossAttention(_Projections):
-    """Attention from the tokens to the text and, apart from it, to an image."""
+    """Cross-attention to the text and, separately, to an image; results are added."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
         super().__init__(config, rngs=rngs)
@@ -99,7 +99,7 @@ class CrossAttention(_Projections):
 
 
 class WanBlock(nnx.Module):
-    """Attention, text and MLP; the first and the last are modulated and gated."""
+    """Self-attention, cross-attention and MLP; all but the second are modulated."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
         width, mlp_width = config.width, config.mlp_width
@@ -120,7 +120,8 @@ class WanBlock(nnx.Module):
         rotary: Rotary,
     ) -> Float[Array, "b s d"]:
         x_BSD = constrain(x_BSD, "batch", "tokens", "width")
-        # Else XLA gathers their gradients over the batch, in every block.
+        # Without these two constraints, XLA gathers the gradients of text and time
+        # over the batch, in every block.
         text_BTD = constrain(text_BTD, "batch", "text_tokens", "width")
         time_BMD = constrain(time_BMD, "batch", "modulation", "width")
         modulation_BMD = time_BMD + self.modulation[...].astype(jnp.float32)[None]
@@ -139,7 +140,7 @@ class WanBlock(nnx.Module):
 
 
 class ImageEmbedding(nnx.Module):
-    """What an image encoder gave of the first frame, as the blocks attend to it."""
+    """Projects an image encoder's embeddings to the model width for cross-attention."""
 
     def __init__(self, config: WanConfig, *, rngs: nnx.Rngs):
         dim, width, linear = config.image_dim, config.width, linears(config, rngs)
@@ -161,7 +162,7 @@ class ImageEmbedding(nnx.Module):
 
 
 def modulation_table(count: int, config: WanConfig, rngs: nnx.Rngs) -> nnx.Param:
-    """What is added to the modulations that time gives."""
+    """Creates the learned table that is added to the time-dependent modulations."""
     dtype = jnp.dtype(config.param_dtype)
     value = jax.random.normal(rngs.params(), (count, config.width), dtype)
     return param(value / config.width**0.5, "modulation", "width")

@@ -1,4 +1,4 @@
-"""The sizes of a Wan transformer."""
+"""Config of a Wan transformer."""
 
 import dataclasses
 from typing import ClassVar, Literal
@@ -9,7 +9,7 @@ from jaxload.models.transformer_config import TransformerConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class WanConfig(TransformerConfig):
-    """Sizes of a Wan transformer."""
+    """Sizes of a Wan transformer; to load released weights, all must match them."""
 
     MAY_BE_ZERO: ClassVar[tuple[str, ...]] = (
         *TransformerConfig.MAY_BE_ZERO,
@@ -19,19 +19,21 @@ class WanConfig(TransformerConfig):
     )
 
     kind: Literal["wan"] = "wan"
-    """The kind of transformer."""
+    """Model family; selects the transformer that is built."""
 
     depth: int
-    """Number of blocks."""
+    """Number of blocks. More adds capacity; parameters, compute and saved activations
+    grow in proportion."""
 
     condition_channels: int = 0
-    """Channels beside the latent's: of image-to-video 20, a mask and a first frame."""
+    """Input channels beyond the latent's: 20 for image-to-video (a mask of 4 and the
+    first frame's latent of 16), 0 for text-to-video."""
 
     image_dim: int = 0
-    """Width of the image embeddings that image-to-video attends to; 0 without."""
+    """Channels of the image embeddings that image-to-video attends to; 0 for none."""
 
     num_image_positions: int = 0
-    """Image tokens that have a place of their own; 0 where their order is not told."""
+    """Image tokens with a learned position embedding; 0 adds no position embedding."""
 
     def __post_init__(self):
         super().__post_init__()
@@ -43,5 +45,5 @@ class WanConfig(TransformerConfig):
 
     @property
     def in_channels(self) -> int:
-        """Channels of what goes into the model."""
+        """Channels of the model's input: those of the latent and of the condition."""
         return self.channels + self.condition_channels

@@ -1,4 +1,4 @@
-"""Settings and fixtures that the tests share."""
+"""Environment and fixtures that all tests share."""
 
 import dataclasses
 import os
@@ -7,13 +7,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# Before JAX is imported, here and in the processes that tests start. Programs that were
-# compiled once are shared by all of them; LLVM need not try hard for tiny ones.
+# Set before JAX is imported, here and in processes that tests start. All of them share
+# compiled programs through the cache. Tiny programs need little LLVM optimization.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "xla"))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_REMOVE_CUSTOM_PARTITIONING_PTR_FROM_CACHE_KEY", "true")
-os.environ.pop("COLUMNS", None)  # Workers of xdist have it; help would be wrapped.
+os.environ.pop("COLUMNS", None)  # xdist sets it in workers; it would wrap help.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 import jax
@@ -41,13 +41,13 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The project's root."""
+    """Returns the project's root directory."""
     return ROOT
 
 
 @pytest.fixture(scope="session")
 def real_clips() -> Path:
-    """Packages with real clips in them; a test that needs them never skips in CI."""
+    """Returns the folder of real clips; without it, skips or, in CI, fails."""
     path = ROOT / ".venv" / "clips"
     if not path.exists():
         reason = f"{path} is not there: make clips"
@@ -59,7 +59,7 @@ def real_clips() -> Path:
 
 @pytest.fixture(scope="session")
 def debug_config(tmp_path_factory: pytest.TempPathFactory) -> Config:
-    """configs/debug.py with a data set of this test run."""
+    """Returns configs/debug.py with a dataset path of this test run."""
     config = config_lib.load(ROOT / "configs" / "debug.py")
     path = tmp_path_factory.mktemp("data") / "debug"
     return config_lib.override(config, f"data.path={path}")
@@ -67,13 +67,13 @@ def debug_config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 @pytest.fixture(scope="session")
 def debug_manifest(debug_config: Config) -> Manifest:
-    """The data set of `debug_config`, drawn."""
+    """Creates the synthetic dataset of `debug_config`."""
     return open_dataset(debug_config, Console(quiet=True))
 
 
 @pytest.fixture(scope="session")
 def plan_of(debug_config: Config) -> Callable[..., Plan]:
-    """Plans for samples counted by shape, with a small model's cost."""
+    """Returns a function that plans for counts by shape, at a small model's cost."""
 
     def plan_of(
         counts: dict[Shape, int],

@@ -1,4 +1,4 @@
-"""The functions that docs/architecture.md names are there."""
+"""Tests that the functions named in docs/architecture.md exist."""
 
 import importlib
 import re

@@ -1,9 +1,9 @@
-"""BUILD and MODULE.bazel: they agree with the project, and Bazel builds from them.
+"""Tests that BUILD and MODULE.bazel match the project, and that Bazel builds it.
 
-The first tests need no Bazel: they run both files as Python, of which Starlark is a
-part, with functions that only note their arguments. The last ones need a Bazel that
-has rules of its own, such as Debian's bazel-bootstrap; the repositories that BUILD
-loads are then stand-ins, made here of those rules and of what is installed.
+The first tests need no Bazel: Starlark is a subset of Python, so they run both files as
+Python, with functions that record their arguments. The last tests need a Bazel with
+built-in rules, such as Debian's bazel-bootstrap. They replace the repositories that
+BUILD loads by stand-ins made of those rules and of installed packages.
 """
 
 import ast
@@ -39,7 +39,7 @@ NOT_IN_BAZEL = {
 
 
 class Calls(collections.defaultdict[str, list[dict[str, Any]]]):
-    """The arguments of the calls in a Starlark file, by function."""
+    """Recorded calls of a Starlark file: their arguments, by function."""
 
     def __init__(self):
         super().__init__(list)
@@ -56,7 +56,7 @@ class Calls(collections.defaultdict[str, list[dict[str, Any]]]):
 
 
 def build_file(root: Path = ROOT) -> Calls:
-    """Runs BUILD; of a `select`, all branches count."""
+    """Runs BUILD and records its calls, with all branches of each `select`."""
     calls = Calls()
 
     def find(include: list[str], exclude=()) -> list[str]:
@@ -84,7 +84,7 @@ def build_file(root: Path = ROOT) -> Calls:
 
 
 def module_file() -> Calls:
-    """Runs MODULE.bazel; the tags of an extension count as functions."""
+    """Runs MODULE.bazel and records its calls, with extension tags as functions."""
     calls = Calls()
 
     class Extension:
@@ -104,7 +104,7 @@ def targets(build: Calls) -> list[dict[str, Any]]:
 
 
 def labels(build: Calls) -> set[str]:
-    """What BUILD refers to."""
+    """Returns all labels that BUILD refers to."""
     found = {call["args"][0] for call in build["load"]}
     for target in targets(build):
         for attribute in ("srcs", "hdrs", "data", "deps"):
@@ -113,7 +113,7 @@ def labels(build: Calls) -> set[str]:
 
 
 def package(requirement: str) -> str:
-    """A package's name in the hub, from `@pypi//name`, `name>=1` or `name==1 ; ...`."""
+    """Normalizes `@pypi//name`, `name>=1` or `name==1 ; ...` to the hub's name."""
     name = re.split(r"[^\w.-]", requirement.removeprefix("@pypi//"))[0]
     return name.lower().replace("-", "_")
 
@@ -286,7 +286,7 @@ def write_stand_ins(root: Path):
 
 @pytest.fixture(scope="module")
 def bazel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Runs a command of Bazel in a copy of the project, and returns what it prints."""
+    """Runs a Bazel command in a copy of the project, and returns its output."""
     program = shutil.which("bazel")
     if program is None:
         pytest.skip("bazel is not installed")

@@ -308,7 +308,7 @@ def test_from_dict_explains_what_is_wrong(content, message):
 def marks(
     hint: Any, prefix: str = "", *, inherited: bool = False
 ) -> Iterator[tuple[str, bool]]:
-    """Every field's path, and whether it or a field around it is marked RESUMABLE."""
+    """Yields each field's path, and True if it or an enclosing field is RESUMABLE."""
     for part in (hint, *typing.get_args(hint)):
         if typing.get_origin(part) is tuple:
             yield from marks(typing.get_args(part)[0], f"{prefix}0.")

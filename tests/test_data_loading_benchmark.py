@@ -1,4 +1,4 @@
-"""Tests of benchmarks.data_loading: what it reads and prints, without any timing."""
+"""Tests of benchmarks.data_loading: data and output, without timing."""
 
 import dataclasses
 import io
@@ -33,7 +33,7 @@ TINY = dataclasses.replace(SCALES[0], num_samples=150, num_batches=6)
 
 
 def nothing(count: int = 1) -> None:
-    """Hears of progress."""
+    """Ignores progress."""
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_where_pytorch_is_not_it_is_told_how_to_get_it(
 
 
 def test_pytorchs_process_is_spoken_to(dataset: Dataset, tmp_path: Path, monkeypatch):
-    """A stand-in that answers as torch_loader.py does."""
+    """Uses a fake process that answers like torch_loader.py."""
     stand_in = tmp_path / "loader.py"
     stand_in.write_text(
         "import json, sys\n"

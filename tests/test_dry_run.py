@@ -1,4 +1,4 @@
-"""Tests of `jaxload.train --dry-run` and of plans for GPUs that are not there."""
+"""Tests of `jaxload.train --dry-run` and of plans for absent GPUs."""
 
 import gc
 import json
@@ -64,7 +64,7 @@ def empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails where a state would be made, or a program run that was compiled."""
+    """Fails a test that creates a state or runs a compiled program."""
 
     def init(*_: object) -> None:
         pytest.fail("the program that makes the state was lowered")
@@ -180,7 +180,7 @@ def test_a_dataset_that_is_nowhere_is_one_line(config_file: Path):
 
 @pytest.fixture(scope="module")
 def plugin() -> None:
-    """JAX's CUDA plugin; where it is required, tests never skip."""
+    """Skips without JAX's CUDA plugin, or fails if it is required."""
     try:
         environment()
     except InputError as error:
@@ -218,7 +218,7 @@ def h100_plan(
 
 @pytest.fixture
 def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails where a program would be compiled for a target."""
+    """Fails a test that compiles a program for a target."""
 
     def run_module(*_: object) -> None:
         pytest.fail("a program was compiled again")

@@ -34,7 +34,7 @@ ADAPTERS = ("model.lora_rank=2", "model.lora_targets=q,mlp_out")
 
 @pytest.fixture(scope="module")
 def given(debug_config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of the debug config's model, as someone else trained it."""
+    """Writes random weights for the debug config's model; returns the directory."""
     directory = tmp_path_factory.mktemp("given") / "transformer"
     weights.save(randomized(make(debug_config.model), size=0.05), directory)
     return directory
@@ -79,7 +79,7 @@ def num_bytes(tree: Any) -> int:
 
 
 def check_restores(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Has every state that is read be the only one; fills in the steps of those."""
+    """Asserts that restores hold one state in memory; returns the restored steps."""
     gc.collect()
     others = num_bytes(jax.live_arrays())
     restore, steps = Checkpoints.restore, []

@@ -35,7 +35,7 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path):
 
 
 def leave_partial(path: Path, pid: int) -> Path:
-    """What a process of this machine leaves that is killed while it writes."""
+    """Creates the partial file of a process that was killed while writing."""
     with replaced(path) as mine:
         mine.touch()
         name = mine.name.replace(f".{os.getpid()}@", f".{pid}@")

@@ -1,4 +1,4 @@
-"""The project's habits: format, lint and types; a wheel that imports alone."""
+"""Checks format, lint, types, and a wheel in a clean environment."""
 
 import re
 import subprocess

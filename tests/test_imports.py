@@ -1,4 +1,4 @@
-"""The direction of imports: which package may import which."""
+"""Tests the allowed imports between packages."""
 
 import ast
 import graphlib
@@ -52,7 +52,7 @@ NO_JAX = {"balance", "shapes", "targets"}
 
 
 def imported(path: Path) -> set[str]:
-    """The parts of jaxload that a file imports, as `jaxload.<part>`."""
+    """Returns the parts of jaxload that a file imports, as `jaxload.<part>`."""
     parts = set()
     for node in ast.walk(ast.parse(path.read_text())):
         names = []

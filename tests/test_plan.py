@@ -1,4 +1,4 @@
-"""Tests of `python -m jaxload.plan`, and of its way through prepare to train."""
+"""Tests of `python -m jaxload.plan`, also followed by prepare and train."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ def test_refuses_a_number_of_replicas_that_is_none(
 
 @pytest.fixture
 def manifest_file(tmp_path: Path) -> Path:
-    """Clips of three lengths, images, and one row that makes no sense."""
+    """Writes a manifest of clips of three lengths, images, and one invalid row."""
     frames = [1, 17, 33, 81]
     rows = [f"s{i},{frames[i % 4]},480,832,{16 if i % 4 else 0}" for i in range(64)]
     path = tmp_path / "manifest.csv"

@@ -1,4 +1,4 @@
-"""Tests of benchmarks.planning and of what it measures on, without any timing."""
+"""Tests of benchmarks.planning and its workloads, without timing."""
 
 import collections
 import csv

@@ -30,7 +30,7 @@ CONFIG = ("--set", "shapes.max_frames=17", "--set", "balance.max_buckets=6")
 
 @pytest.fixture(scope="module")
 def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small folder of what people have: clips, images, captions, and bad files."""
+    """Writes a small folder of clips, images, captions and invalid files."""
     folder = tmp_path_factory.mktemp("prepare") / "media"
     (folder / "more").mkdir(parents=True)
     for i, (frames, height, width, fps) in enumerate(

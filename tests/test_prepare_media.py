@@ -1,4 +1,4 @@
-"""python -m jaxload.prepare on one folder of everything that people's folders hold."""
+"""Tests `python -m jaxload.prepare` on a folder of many file types and faults."""
 
 import csv
 from fractions import Fraction
@@ -25,7 +25,7 @@ def red(frames: int = 9, height: int = 64, width: int = 96) -> np.ndarray:
 
 
 def write_media(folder: Path) -> None:
-    """Files whose names say what is particular to them."""
+    """Writes files whose names state their peculiarity."""
     folder.mkdir()
 
     def save(name: str, picture: Image.Image, **options) -> None:
@@ -89,7 +89,7 @@ def report(prepared: Manifest) -> dict[str, set[tuple[str, str]]]:
 
 
 def clips(manifest: Manifest, name: str) -> list[np.ndarray]:
-    """The clips of a file, decoded from their records."""
+    """Returns the clips of a file, decoded from their records."""
     records, codec = open_records(manifest), HaarCodec()
     sources = manifest.read_column("source").to_pylist()
     return [

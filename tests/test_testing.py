@@ -1,4 +1,4 @@
-"""assert_trees_close passes on rounding and on nothing more."""
+"""Tests that assert_trees_close accepts rounding errors and nothing more."""
 
 import jax.numpy as jnp
 import numpy as np

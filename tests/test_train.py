@@ -71,7 +71,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory, data: Path):
-    """An unbroken run with its output, and the compiles logged into it."""
+    """Runs without interruption; returns the workdir, and the output with compiles."""
     workdir = tmp_path_factory.mktemp("runs") / "unbroken"
     result = run(
         "--set", "train.log_every=1", data=data, workdir=workdir, JAX_LOG_COMPILES="1"
@@ -267,7 +267,7 @@ def test_a_finished_run_is_not_run_again(finished, data: Path):
 
 
 def mean_prediction_loss(manifest: Manifest, rows: list[Event]) -> float:
-    """The loss of predicting the mean velocity, for the shapes that were trained on."""
+    """Returns the loss of predicting the mean velocity, over the trained shapes."""
     records = open_records(manifest)
     by_shape = {str(s): r for s, r in manifest.rows_by_shape.items()}
     spread = {}

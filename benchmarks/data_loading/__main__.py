@@ -1,4 +1,4 @@
-"""Measures how micro-batches are read: rate, start-up, memory and stages.
+"""Measures data loading: throughput, start-up time, memory and time by stage.
 
     python -m benchmarks.data_loading [--quick] [--only SECTION]
 
@@ -8,10 +8,10 @@
 | startup | ten million rows to the first micro-batch | 2 s |
 | memory | resident memory over many epochs | flat within 5% or 20 MB |
 | stages | where the time of a sample goes | |
-| training | what the demo waits for its data | 1% of its time |
+| training | time that the demo waits for data | 1% of its time |
 
-Goals are reported, not asserted: other work on the machine shows. PyTorch runs in an
-environment of its own, and is left out where there is none.
+Goals are reported, not asserted, because other work on the machine affects them.
+PyTorch runs in an environment of its own, and is skipped if that is missing.
 """
 
 import argparse
@@ -37,7 +37,7 @@ _STAGE_SCALES = ("demo", "image 480p", "clip 480p, 17 frames")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Size:
-    """Amount of work to measure."""
+    """Amount of work in a benchmark run."""
 
     scales: tuple[Scale, ...]
     workers: tuple[int, ...]
@@ -72,7 +72,7 @@ QUICK = Size(
 
 
 class Datasets:
-    """Datasets by the name of their scale, written when they are asked for."""
+    """Datasets by the name of their scale, written on first access."""
 
     def __init__(self, scales: Sequence[Scale], directory: Path, progress: Console):
         self._scales = {scale.name: scale for scale in scales}
@@ -90,14 +90,14 @@ class Datasets:
         return self._written[name]
 
     def names(self, among: Sequence[str] | None = None) -> list[str]:
-        """Returns the names of all scales, or of those of them that are asked for."""
+        """Returns the names of all scales, or of those that are also in `among`."""
         return [name for name in self._scales if among is None or name in among]
 
 
 def measure_throughput(
     datasets: Datasets, size: Size, console: Console, progress: Console
 ) -> None:
-    """Prints samples a second."""
+    """Measures throughput and prints samples per second."""
     python = find_python()
     torch = TorchProcess(python) if python else None
     rows = []
@@ -123,7 +123,7 @@ def measure_throughput(
 def measure_startup(
     directory: Path, size: Size, console: Console, progress: Console
 ) -> None:
-    """Prints the time to the first micro-batch."""
+    """Measures and prints the time to the first micro-batch."""
     with phase(progress, "writing rows", size.num_rows) as advance:
         write_many(directory, size.num_rows, advance)
     total = size.num_starts * len(startup.WORKERS)
@@ -135,7 +135,7 @@ def measure_startup(
 def measure_memory(
     datasets: Datasets, size: Size, console: Console, progress: Console
 ) -> None:
-    """Prints memory over epochs."""
+    """Measures and prints memory over epochs."""
     (name,) = datasets.names([_MEMORY_SCALE])
     dataset, rows = datasets[name], []
     with phase(progress, "reading epochs", len(memory.WORKERS)) as advance:
@@ -148,7 +148,7 @@ def measure_memory(
 def measure_stages(
     datasets: Datasets, size: Size, console: Console, progress: Console
 ) -> None:
-    """Prints where the time goes."""
+    """Measures and prints the time of each loading stage."""
     names, rows = datasets.names(_STAGE_SCALES), []
     written = [datasets[name] for name in names]
     with phase(progress, "timing stages", len(names)) as advance:
@@ -161,7 +161,7 @@ def measure_stages(
 def measure_training(
     directory: Path, size: Size, console: Console, progress: Console
 ) -> None:
-    """Prints what the demo waits for its data."""
+    """Measures and prints the share of time that the demo waits for data."""
     with phase(progress, "training the demo", 1) as advance:
         share = training.measure(directory, size.num_steps, size.config)
         advance()
@@ -179,7 +179,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     size = QUICK if args.quick else FULL
     sections = [args.only] if args.only else SECTIONS
-    # Piped, tables would be cut to 80 columns.
+    # Without a width, piped tables would be truncated to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True)
     console.print(

@@ -1,6 +1,6 @@
-"""Times a start in this process: `python -m benchmarks.data_loading.first_batch`.
+"""Times a cold start in this process: `python -m benchmarks.data_loading.first_batch`.
 
-Its arguments are a dataset's directory and a number of workers; it prints JSON.
+The arguments are a dataset's directory and a number of workers. Prints JSON.
 """
 
 import json
@@ -13,9 +13,9 @@ _BATCH = 8
 
 
 def main() -> None:
-    """Goes from nothing to the first micro-batch."""
+    """Times the steps from imports to the first micro-batch."""
     start = time.perf_counter()
-    # Here, so that they are timed.
+    # Imported here so that imports are timed.
     from benchmarks.data_loading.many_rows import MAX_TEXT_TOKENS
     from benchmarks.data_loading.samples import make_schedule
     from jaxload.data.config import DataConfig
@@ -40,7 +40,7 @@ def main() -> None:
     arrays = next(reading).arrays
     done = time.perf_counter()
     assert arrays["latent"].shape[0] == arrays["text"].shape[0] == _BATCH
-    # Not getrusage: its maximum includes what the parent had when it started this.
+    # Not getrusage: its maximum includes the parent's memory at the time of the fork.
     status = Path("/proc/self/status").read_text()
     (kibibytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     reading.close()

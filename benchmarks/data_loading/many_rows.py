@@ -19,7 +19,7 @@ from jaxload.data.manifest import (
 from jaxload.data.record import encode_record
 from jaxload.shapes.shape import Shape
 
-# Made when it is imported, so that type checkers do not know it.
+# pyarrow creates this function at import, so type checkers do not know it.
 _join = pc.binary_join_element_wise  # pyright: ignore[reportAttributeAccessIssue]
 
 ROWS_PER_SHARD = 10_000
@@ -39,7 +39,7 @@ _NUM_WORDS = 18  # About a hundred characters.
 
 
 def write_many(directory: Path, num_rows: int, advance: Callable[[int], None]) -> None:
-    """Writes a dataset each of whose rows can be read; `advance` counts rows."""
+    """Writes a dataset whose rows are all readable; `advance` counts rows."""
     assert num_rows % ROWS_PER_SHARD == 0
     directory.mkdir()
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Memory while epochs are read: it must not grow."""
+"""Memory over many epochs of reading, which must not grow."""
 
 import concurrent.futures
 import dataclasses
@@ -22,7 +22,7 @@ _SHARED = "/dev/shm"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Resident memory of the processes that read, as reading goes on."""
+    """Resident memory of all reading processes over time, in bytes."""
 
     num_workers: int
     num_batches: int
@@ -42,13 +42,13 @@ class Row:
 
     @property
     def held(self) -> bool:
-        """Tells if memory did not grow by more than the goal allows."""
+        """True if memory grew by no more than the goal allows."""
         growth = self.last - self.first
         return growth <= max(MAX_GROWTH * self.first, MAX_GROWTH_BYTES)
 
 
 def measure(dataset: Dataset, num_workers: int, num_epochs: int, every: int) -> Row:
-    """Reads epochs in a process of its own."""
+    """Samples memory while a separate process reads epochs."""
     with concurrent.futures.ProcessPoolExecutor(
         1, multiprocessing.get_context("spawn")
     ) as pool:
@@ -90,7 +90,7 @@ def _shared_bytes() -> int:
 
 
 def print_table(rows: Sequence[Row], name: str, console: Console) -> None:
-    """Prints both ends of the time that was spent reading."""
+    """Prints memory in the first and last quarter of the reading time."""
     table = Table(
         title=f"Resident memory while reading {name!r}, all processes. Goal: growth "
         f"within {MAX_GROWTH:.0%} or {MAX_GROWTH_BYTES / 1e6:.0f} MB",

@@ -1,4 +1,4 @@
-"""ArrayRecord by itself: reads records one by one and drops their bytes."""
+"""Raw ArrayRecord baseline: reads records one by one and discards their bytes."""
 
 import contextlib
 import multiprocessing
@@ -10,8 +10,8 @@ from multiprocessing.connection import Connection
 from jaxload.data.manifest import Manifest
 from jaxload.data.source import open_records
 
-# In a fresh process glibc gives each large record's memory back and takes it again,
-# page by page: three times as slow from 1 MB on. Raw is measured at its best.
+# By default, glibc returns the memory of each large record to the system and faults it
+# in again page by page, three times as slow from 1 MB on. Raw is measured at its best.
 _KEEP_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": "1000000000",
     "MALLOC_TRIM_THRESHOLD_": "1000000000",
@@ -20,7 +20,7 @@ _KEEP_MEMORY = {
 
 @contextlib.contextmanager
 def _keeping_memory() -> Iterator[None]:
-    """Processes that are started within keep the memory that they free."""
+    """Makes processes started within this context keep the memory that they free."""
     before = {name: os.environ.get(name) for name in _KEEP_MEMORY}
     os.environ.update(_KEEP_MEMORY)
     try:
@@ -34,7 +34,7 @@ def _keeping_memory() -> Iterator[None]:
 
 
 def _read(manifest: Manifest, pipe: Connection) -> None:
-    """Reads the rows that it is sent, once they are here and the word is given."""
+    """Receives lists of rows; reads each list when told to go."""
     records = open_records(manifest)
     while (rows := pipe.recv()) is not None:
         pipe.send("ready")
@@ -45,7 +45,7 @@ def _read(manifest: Manifest, pipe: Connection) -> None:
 
 
 class RawReaders:
-    """Processes that read, each its share of the micro-batches."""
+    """Processes that each read a share of the micro-batches."""
 
     def __init__(self, manifest: Manifest, num_processes: int):
         context = multiprocessing.get_context("spawn")

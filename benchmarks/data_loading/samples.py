@@ -1,4 +1,4 @@
-"""Datasets that the benchmark writes: random latents, and text of random length."""
+"""Synthetic datasets: random latents, and text embeddings of random length."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -51,7 +51,7 @@ class Scale:
         return max(1, self.batch_bytes // latent_bytes(shape))
 
     def fewer(self, factor: int) -> "Scale":
-        """The same for a quick look."""
+        """Returns a scale with fewer samples and micro-batches, for quick runs."""
         least = max(self.batch(shape) for shape in self.shapes)
         return dataclasses.replace(
             self,
@@ -72,7 +72,7 @@ def _shapes(*texts: str) -> tuple[Shape, ...]:
 SCALES = (
     Scale(
         name="demo",
-        # Those of configs/demo.py.
+        # The shapes of configs/demo.py.
         shapes=_shapes(
             *("1x8x8", "5x8x8", "1x8x12", "3x8x8", "5x8x12", "1x12x8"),
             *("9x8x8", "5x12x8", "9x8x12", "13x8x8", "2x6x12"),
@@ -124,7 +124,7 @@ class Dataset:
     scale: Scale
     manifest: Manifest
     files: Path
-    """The same records, each in a safetensors file of its own."""
+    """Directory with the same records, each in its own safetensors file."""
 
     schedule: Lockstep
 
@@ -136,7 +136,7 @@ class Dataset:
 
     @property
     def record_bytes(self) -> int:
-        """Mean size of a record."""
+        """Mean size of a record in bytes."""
         shards = self.manifest.shards
         return sum(shard.num_bytes for shard in shards) // len(self.manifest)
 
@@ -144,7 +144,7 @@ class Dataset:
 def write_dataset(
     scale: Scale, directory: Path, advance: Callable[[int], None]
 ) -> Dataset:
-    """Writes shards, a manifest, and each record as a file; `advance` counts them."""
+    """Writes shards, manifest, and each record as a file; `advance` counts records."""
     files = directory / "files"
     files.mkdir(parents=True)
     rng = np.random.default_rng(0)
@@ -179,7 +179,7 @@ def draw_record(
     text_width: int,
     max_text_tokens: int = NUM_TEXT_TOKENS,
 ) -> Record:
-    """A sample of noise."""
+    """Draws a sample of Gaussian noise."""
     size = (shape.frames, shape.height, shape.width, CHANNELS)
     num_tokens = int(rng.integers(_MIN_TEXT_TOKENS, max_text_tokens + 1))
     return Record(
@@ -189,7 +189,7 @@ def draw_record(
 
 
 def entry_of(row: int, record: Record) -> Entry:
-    """Returns the manifest's row of a sample."""
+    """Returns the manifest entry of a sample."""
     return Entry(
         id=str(row),
         source=f"{row}.mp4",
@@ -200,7 +200,7 @@ def entry_of(row: int, record: Record) -> Entry:
 
 
 def make_schedule(manifest: Manifest, batch: Callable[[Shape], int]) -> Lockstep:
-    """A bucket for each shape, one replica, one micro-batch a step."""
+    """Returns a schedule with a bucket per shape, and one micro-batch per step."""
     buckets = [
         Bucket(
             program=Program(form=Grid.of(shape), batch=batch(shape)),
@@ -213,9 +213,9 @@ def make_schedule(manifest: Manifest, batch: Callable[[Shape], int]) -> Lockstep
 
 
 def decoded_batches(dataset: Dataset, count: int) -> Iterator[Arrays]:
-    """The first micro-batches, decoded one by one by the safetensors library.
+    """Yields the first micro-batches, decoded record by record with safetensors.
 
-    Bits, as 16-bit numbers.
+    Arrays hold the bits of bfloat16 values as uint16.
     """
     records = open_records(dataset.manifest)
     for step in range(count):
@@ -238,7 +238,7 @@ def _bits(tensor: dict) -> np.ndarray:
 
 
 def check_batch(found: Arrays, expected: Arrays, what: str) -> None:
-    """Refuses a micro-batch that differs from what was decoded one by one."""
+    """Asserts that a micro-batch equals the expected one, bit by bit."""
     for name, array in expected.items():
         if name not in found:
             raise AssertionError(f"{what}: no {name!r} in the micro-batch")

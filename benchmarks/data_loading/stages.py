@@ -1,4 +1,4 @@
-"""Time of a sample by stage, in one thread."""
+"""Loading time per sample by stage, in one thread."""
 
 import dataclasses
 import statistics
@@ -18,7 +18,7 @@ STAGES = ("schedule look-up", "ArrayRecord read", "decode_record", "copy and the
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Seconds of a sample."""
+    """Loading time per sample, in seconds."""
 
     name: str
     record_bytes: int
@@ -28,10 +28,10 @@ class Row:
 
 
 def measure(dataset: Dataset, num_rounds: int) -> Row:
-    """Times stages and the whole in turn; the copy is what is left of the whole.
+    """Times each stage and the whole in turn; the copy is the whole minus the stages.
 
-    Each round reads steps of its own, since a source remembers the schedule's answers
-    for recent steps.
+    Each round reads different steps, because a source caches the schedule of recent
+    steps.
     """
     count = dataset.scale.num_batches
     source = MicroBatchSource(
@@ -63,7 +63,7 @@ def measure(dataset: Dataset, num_rounds: int) -> Row:
     rounds = []
     for i in range(1 + num_rounds):
         steps = range(i * count, (i + 1) * count)
-        # This also fills the caches of shuffled orders, which runs seldom miss.
+        # This also fills the caches of shuffled orders, which rarely miss in training.
         rows = [row for step in steps for row in dataset.rows(step).tolist()]
         kept = [records[row] for row in rows[: len(dataset.manifest)]]
         rounds.append(
@@ -74,7 +74,7 @@ def measure(dataset: Dataset, num_rounds: int) -> Row:
                 _seconds(whole, steps) / len(rows),
             )
         )
-    # The first one warms up.
+    # The first round is warm-up.
     *parts, total = map(statistics.median, zip(*rounds[1:], strict=True))
     return Row(
         name=dataset.scale.name,
@@ -91,7 +91,7 @@ def _seconds(function: Callable[[Any], None], argument: Any) -> float:
 
 
 def print_table(rows: Sequence[Row], console: Console) -> None:
-    """Prints shares of the time."""
+    """Prints the time and share of each stage."""
     table = Table(
         title="Time of a sample in one thread, by stage",
         caption="Medians. Stages are timed by themselves; copying into the micro-batch "

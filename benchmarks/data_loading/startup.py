@@ -23,23 +23,23 @@ class Start:
     num_rows: int
     import_seconds: float
     check_seconds: float
-    """Reading the manifest's metadata, and checking the shards."""
+    """Time to read the manifest's metadata and check the shards."""
 
     plan_seconds: float
-    """Sorting rows by shape, and making the schedule."""
+    """Time to sort rows by shape and make the schedule."""
 
     read_seconds: float
-    """Reading the first micro-batch."""
+    """Time to read the first micro-batch."""
 
     seconds: float
-    """All but the imports."""
+    """Total time without imports."""
 
     peak_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Starts with so many workers."""
+    """All starts with one number of workers."""
 
     num_workers: int
     starts: tuple[Start, ...]
@@ -50,7 +50,7 @@ class Row:
 
 
 def measure(directory: Path, num_rounds: int, advance: Callable[[], None]) -> list[Row]:
-    """Starts again and again, with and without workers in turn."""
+    """Times fresh processes, alternating with and without workers."""
     starts: dict[int, list[Start]] = {workers: [] for workers in WORKERS}
     for _ in range(num_rounds):
         for workers in WORKERS:
@@ -72,7 +72,7 @@ def measure(directory: Path, num_rounds: int, advance: Callable[[], None]) -> li
 
 
 def print_table(rows: Sequence[Row], console: Console) -> None:
-    """Prints where the time goes."""
+    """Prints median times by phase."""
     num_rows = rows[0].starts[0].num_rows
     table = Table(
         title=f"From a manifest of {num_rows:,} rows to the first micro-batch, in a "

@@ -1,8 +1,8 @@
-"""Samples a second: ArrayRecord by itself, our loader, and PyTorch's.
+"""Samples per second of raw ArrayRecord, our loader, and PyTorch's.
 
-The three read the same rows in the same order from a warm page cache, and take turns
-within each round. What reads ahead is given time to fill its buffers between turns, and
-each turn first takes as many micro-batches as there are in them; those are not timed.
+All three read the same rows in the same order from a warm page cache, and take turns
+within each round. Between turns, prefetching loaders have time to fill their buffers.
+Each turn first consumes as many micro-batches as the buffers hold, without timing them.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ LEAST_OF_TORCH = 2.0
 _NUM_PREFETCH = 4
 _SETTLE_SECONDS = 0.3
 
-# Threads and two queues read ahead, each `num_prefetch`.
+# Threads and two queues each hold up to `num_prefetch` micro-batches.
 _WARM_BATCHES = 3 * _NUM_PREFETCH
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """Samples a second of a size of records, with so many workers."""
+    """Samples per second for one record size and number of workers."""
 
     name: str
     record_bytes: int
@@ -110,7 +110,7 @@ def measure(
     torch: TorchProcess | None,
     advance: Callable[[], None],
 ) -> Row:
-    """Checks the first micro-batches, then times rounds of those that follow."""
+    """Checks the first micro-batches, then times rounds over the following ones."""
     num_warm = _WARM_BATCHES * max(1, num_workers)
     num_timed = dataset.scale.num_batches
     num_checked = num_timed
@@ -171,7 +171,7 @@ def check(
     torch: TorchProcess | None,
     num_batches: int,
 ) -> None:
-    """Refuses loaders whose micro-batches are not those of the records."""
+    """Asserts that both loaders return the micro-batches decoded from the records."""
     for step, expected in enumerate(decoded_batches(dataset, num_batches)):
         what = f"micro-batch {step} of {dataset.scale.name!r}"
         check_batch(next(ours).arrays, expected, what)

@@ -1,7 +1,7 @@
-"""The same micro-batches by PyTorch, in a process that is told when to read.
+"""Reads the same micro-batches with PyTorch's DataLoader, on request.
 
-A line of JSON on the standard input is an order, a line on the standard output its
-answer. Runs in an environment of its own, without jaxload:
+Each line of JSON on stdin is a request, answered by a line of JSON on stdout. Runs in
+an environment of its own, without jaxload:
 
     python torch_loader.py
 """
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Files(Dataset):
-    """A safetensors file for each sample."""
+    """Dataset with one safetensors file per sample."""
 
     def __init__(self, directory, num_samples):
         self.directory = directory
@@ -31,7 +31,7 @@ class Files(Dataset):
 
 
 class Collate:
-    """Stacks latents, and text that is padded to one length."""
+    """Stacks latents, and texts padded to one length."""
 
     def __init__(self, num_text_tokens):
         self.num_text_tokens = num_text_tokens
@@ -50,7 +50,7 @@ class Collate:
 
 
 def open_loader(order):
-    """An iterator over the micro-batches whose rows the order lists."""
+    """Returns an iterator over the micro-batches whose rows the request lists."""
     workers = order["num_workers"]
     loader = DataLoader(
         Files(order["directory"], order["num_samples"]),
@@ -64,7 +64,7 @@ def open_loader(order):
 
 
 def main():
-    """Follows orders until there are none."""
+    """Answers requests until stdin ends."""
     torch.set_num_threads(1)
     batches = iter(())
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Runs torch_loader.py with a Python that has PyTorch, where there is one."""
+"""Runs torch_loader.py with a Python that has PyTorch, if there is one."""
 
 import json
 import os
@@ -19,14 +19,14 @@ _SCRIPT = Path(__file__).with_name("torch_loader.py")
 
 
 def find_python() -> Path | None:
-    """The Python that has PyTorch."""
+    """Returns the path of a Python with PyTorch, or None if there is none."""
     given = os.environ.get(VARIABLE)
     path = Path(given) if given else _ROOT / ".venv" / "torch" / "bin" / "python"
     return path if path.exists() else None
 
 
 class TorchProcess:
-    """A process with a DataLoader, which reads when it is told to."""
+    """A process with a PyTorch DataLoader that reads on request."""
 
     def __init__(self, python: Path):
         self._process = subprocess.Popen(
@@ -41,7 +41,7 @@ class TorchProcess:
         num_workers: int,
         num_prefetch: int,
     ) -> None:
-        """Starts a loader of these micro-batches."""
+        """Starts a DataLoader over these micro-batches."""
         order = {
             "directory": str(dataset.files),
             "num_samples": len(dataset.manifest),
@@ -53,14 +53,14 @@ class TorchProcess:
         self._ask({"open": order})
 
     def read(self, path: Path) -> Arrays:
-        """The next micro-batch, by way of a file."""
+        """Returns the next micro-batch, passed through a file."""
         self._ask({"save": str(path)})
         batch = decode_record(path.read_bytes())
         path.unlink()
         return {"latent": batch.latent, "text": batch.text}
 
     def run(self, num_warm: int, num_timed: int) -> tuple[float, int]:
-        """Seconds and samples of the next micro-batches, after some to warm up."""
+        """Returns seconds and samples of `num_timed` micro-batches, after a warm-up."""
         answer = self._ask({"run": [num_warm, num_timed]})
         return answer["seconds"], answer["num_samples"]
 
@@ -85,5 +85,5 @@ class TorchProcess:
 
 
 def without_ids(batch: Arrays) -> dict[str, np.ndarray]:
-    """Returns the arrays that PyTorch's micro-batch has too."""
+    """Returns the arrays without ids, which PyTorch's micro-batches do not have."""
     return {name: array for name, array in batch.items() if name != "id"}

@@ -1,4 +1,4 @@
-"""Share of its time that the demo waits for data while it trains."""
+"""Share of training time that the demo waits for data."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def measure(directory: Path, num_steps: int, config: str = "configs/demo.py") -> float:
-    """Trains for some steps; returns the share of the time that was spent waiting."""
+    """Trains for some steps; returns the share of time spent waiting for data."""
     settings = [f"data.path={directory / 'set'}", f"train.num_steps={num_steps}"]
     subprocess.run(
         [

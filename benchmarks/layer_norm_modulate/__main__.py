@@ -2,8 +2,8 @@
 
     python -m benchmarks.layer_norm_modulate [--json] [--only SECTION] [--figure PNG]
 
-The GPU sections need no GPU: the CUDA kernels run on the CPU, and XLA compiles for an
-H100 that is not there. What needs a tool that is missing is left out, and says so.
+The GPU sections need no GPU: the CUDA kernels are emulated on the CPU, and XLA compiles
+for an H100 without one. Sections whose tools are missing are skipped with a message.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def _weigh(progress: Progress, console: Console | None) -> _Report:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs `python -m benchmarks.layer_norm_modulate`; returns 1 if it misses."""
+    """Runs `python -m benchmarks.layer_norm_modulate`; returns 1 if a target fails."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.layer_norm_modulate",
         description=(__doc__ or "").splitlines()[0],
@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "extension with `make setup`"
         )
 
-    # Piped, tables would be cut to 80 columns.
+    # Without a width, piped tables would be truncated to 80 columns.
     width = None if sys.stdout.isatty() else 110
     console = None if args.json else Console(width=width)
     report: _Report = {}

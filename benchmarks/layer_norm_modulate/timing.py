@@ -1,7 +1,7 @@
 """Time of layer_norm_modulate against XLA's plain form and an elementwise map.
 
-The map reads and writes as many arrays of the size of x: forward one and one, backward
-two and one. It shows what the memory of the machine allows.
+The map reads and writes as many arrays of the size of x as a pass must: one and one
+forward, two and one backward. It shows the limit set by memory bandwidth.
 """
 
 import dataclasses
@@ -25,10 +25,10 @@ from jaxload.testing import assert_trees_close
 _NUM_ROUNDS = 5
 _SECONDS_PER_RUN = 0.25
 
-# Arrays of the size of x that are read or written at least.
+# Minimum number of arrays of the size of x that are read or written.
 _NUM_ARRAYS = {"forward": 2, "backward": 3, "forward + backward": 5}
 
-# How many times faster than XLA's plain form, and how near to the map.
+# Minimum speedup over XLA's plain form; maximum time as a multiple of the map's.
 _MIN_SPEEDUP = {"forward": 2.0, "backward": 8.0}
 _MAX_OVER_MAP = 1.5
 
@@ -47,20 +47,20 @@ class Inputs:
 
     @property
     def arguments(self) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """All but the gradient."""
+        """Arguments of the operation, without the gradient."""
         return self.x, self.scale, self.shift
 
 
 @dataclasses.dataclass(frozen=True)
 class Arm:
-    """Something to time: a function of constants and of what it returned before."""
+    """A function to time, called with constants and its own previous result."""
 
     step: Callable[[Any, Any], Any]
     constants: Any
     state: Any
     steps_per_turn: int = 2
-    """Two, so that arrays swap places and are not copied back at the end of a turn;
-    one where XLA would fuse two."""
+    """Two by default, so that arrays swap buffers and XLA need not copy them back at
+    the end of a turn; one if XLA would fuse two steps."""
 
     compiler_options: dict[str, str] | None = None
 
@@ -79,12 +79,12 @@ class Measurement:
 
     @property
     def speedup(self) -> float:
-        """How many times faster than XLA's plain form."""
+        """Time of XLA's plain form divided by ours."""
         return self.xla_ms / self.ours_ms
 
     @property
     def over_map(self) -> float:
-        """How many times longer than the map."""
+        """Our time divided by that of the map."""
         return self.ours_ms / self.map_ms
 
 
@@ -93,19 +93,19 @@ def _make_inputs(shape: tuple[int, int, int], dtype: jnp.dtype) -> Inputs:
     batch, tokens, width = shape
     return Inputs(
         x=jax.random.normal(x_key, shape, dtype),
-        # Small, so that values stay where they are over many steps.
+        # Small, so that values neither grow nor vanish over many steps.
         scale=0.1 * jax.random.normal(scale_key, (batch, width)),
         shift=0.1 * jax.random.normal(shift_key, (batch, width)),
-        # As small as the gradient of an average over tokens: sums over them are then
-        # below one, where the tolerances hold.
+        # As small as the gradient of a mean over tokens, so that sums over tokens stay
+        # below 1, where the tolerances hold.
         dy=jax.random.normal(dy_key, shape, dtype) / (4 * tokens**0.5),
     )
 
 
-# The arms. Each step takes an array of the size of x that the one before returned, and
-# adds to sums over tokens, so that nothing can be left out. It also returns what it
-# took: two steps then write where the other one reads, and XLA need not allocate, or
-# copy.
+# The arms. Each step takes an array of the size of x that the previous step returned,
+# and adds to sums over tokens, so that XLA cannot eliminate any work. It also returns
+# the array that it took: each of two steps then writes to the buffer that the other
+# reads, and XLA need not allocate or copy.
 
 
 def _add(sums: Sequence[jax.Array], more: Sequence[jax.Array]) -> list[jax.Array]:
@@ -121,7 +121,7 @@ def _our_forward(inputs: Inputs) -> Arm:
 
 
 def _plain_forward(inputs: Inputs) -> Arm:
-    # Without x, since XLA's own code is faster if it may write where it has read.
+    # Does not return x, because XLA's code is faster if it may write in place.
     def step(modulation: tuple[jax.Array, jax.Array], x: jax.Array) -> jax.Array:
         return layer_norm_modulate_reference(x, *modulation)
 
@@ -145,7 +145,7 @@ def _our_backward(inputs: Inputs) -> Arm:
 
 
 def _plain_backward(inputs: Inputs) -> Arm:
-    # From x, scale and shift: what it would save otherwise is larger than x.
+    # Recomputes from x, scale and shift: the residuals would be larger than x.
     def vjp(arguments: _Arrays, dy: jax.Array) -> _Arrays:
         return jax.vjp(layer_norm_modulate_reference, *arguments)[1](dy)
 
@@ -164,7 +164,7 @@ def _forward_backward(op: _Op, inputs: Inputs) -> Arm:
     return Arm(step, modulation, (*activations, *activations, *modulation))
 
 
-# In place, which is the best that memory allows.
+# The maps run in place, which is the fastest that memory allows.
 
 
 def _forward_map(inputs: Inputs) -> Arm:
@@ -179,14 +179,14 @@ def _backward_map(inputs: Inputs) -> Arm:
         mixed = 0.1 * x.astype(jnp.float32) + 0.9 * dy.astype(jnp.float32)
         return mixed.astype(x.dtype)
 
-    # Or XLA multiplies x ahead of the loop, into an array that is larger if x has 16
-    # bits. Of its plain forms it may compute there what it can.
+    # Otherwise XLA hoists the product with x out of the loop, into an array that is
+    # larger than x if x has 16 bits. For the plain forms, hoisting stays enabled.
     options = {"xla_disable_hlo_passes": "while-loop-invariant-code-motion"}
     return Arm(step, inputs.x, inputs.dy, steps_per_turn=1, compiler_options=options)
 
 
 def _arms(direction: str, inputs: Inputs) -> dict[str, Arm]:
-    """Returns our arm and XLA's; the map of both directions is the sum of two."""
+    """Returns our arm and XLA's for a direction."""
     if direction == "forward":
         return {"ours": _our_forward(inputs), "xla": _plain_forward(inputs)}
     if direction == "backward":
@@ -203,8 +203,8 @@ def _arms(direction: str, inputs: Inputs) -> dict[str, Arm]:
 def _compile_loop(arm: Arm) -> Callable[[int], float]:
     """Returns a function that runs an arm for some turns, and returns seconds per step.
 
-    All steps are in one program, because on a CPU a new array costs more in page faults
-    than the arithmetic; and each run goes on from the last, in the same memory.
+    All steps are in one program, because on a CPU the page faults of a new array cost
+    more than the arithmetic. Each run continues from the last, in the same memory.
     """
 
     @functools.partial(jax.jit, donate_argnums=2, compiler_options=arm.compiler_options)
@@ -237,9 +237,9 @@ def _time(arms: dict[str, Arm]) -> dict[str, float]:
         for name, run in runs.items()
     }
     seconds = {name: [] for name in arms}
-    for i in range(_NUM_ROUNDS):  # Interleaved: a slow spell of the machine hits all.
+    for i in range(_NUM_ROUNDS):  # Interleaved, so that noise affects all arms.
         for name, run in runs.items():
-            if i % 2 == 0 or num_turns[name] > 1:  # Else it would take minutes.
+            if i % 2 == 0 or num_turns[name] > 1:  # Slow arms run less often.
                 seconds[name].append(run(num_turns[name]))
     return {name: 1e3 * statistics.median(s) for name, s in seconds.items()}
 
@@ -257,7 +257,7 @@ def _check(inputs: Inputs):
 
 
 def measure(shape: tuple[int, int, int], dtype: str) -> list[Measurement]:
-    """Checks and times each direction.
+    """Checks the results and times each direction.
 
     Raises:
         AssertionError: Ours and the plain form disagree.
@@ -287,7 +287,7 @@ def _measure(inputs: Inputs, direction: str) -> Measurement:
 
 
 def _means(measurements: Sequence[Measurement], direction: str) -> tuple[float, float]:
-    """Returns the geometric means of speedup and of time over that of the map."""
+    """Returns the geometric means of `speedup` and `over_map` for a direction."""
     rows = [m for m in measurements if m.direction == direction]
     return (
         statistics.geometric_mean(m.speedup for m in rows),
@@ -296,7 +296,7 @@ def _means(measurements: Sequence[Measurement], direction: str) -> tuple[float, 
 
 
 def targets(measurements: Sequence[Measurement]) -> dict[str, bool]:
-    """Returns what is asked for, in words, and whether this run has it."""
+    """Returns the targets in words, each with True if these measurements meet it."""
     met = {}
     for direction, wanted in _MIN_SPEEDUP.items():
         speedup, over_map = _means(measurements, direction)

@@ -1,7 +1,7 @@
-"""Bytes of HBM that the CUDA kernels of layer_norm_modulate move, without a GPU.
+"""HBM traffic of the CUDA kernels of layer_norm_modulate, measured without a GPU.
 
-Ours are counted while their source runs on the CPU, through a model of an H100's L2
-cache; XLA's are those of the arrays that its H100 code for the plain form accesses.
+Our kernels are emulated on the CPU, with a model of an H100's L2 cache. XLA's bytes are
+the sizes of the arrays that its H100 code for the plain form accesses.
 """
 
 import dataclasses
@@ -27,31 +27,31 @@ _DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16}
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """One pass over one shape. All numbers are bytes."""
+    """Memory traffic of one pass over one shape, in bytes."""
 
     shape: tuple[int, int, int]
     dtype: str
     direction: str
     least: int
-    """Each operand read once, each result written once."""
+    """Lower bound: each operand read once, each result written once."""
 
     ours: int
     ours_by_array: dict[str, tuple[int, int]]
-    """Read and written."""
+    """Bytes read and bytes written, by array."""
 
     xla: int | None
-    """None where XLA cannot compile for an H100."""
+    """Bytes moved by XLA's code; None if XLA cannot compile for an H100 here."""
 
     xla_kernels: list[dict[str, dict[str, int]]]
 
     @property
     def over_least(self) -> float:
-        """How many times the least; 1 is perfect."""
+        """Our bytes divided by the lower bound; 1 is optimal."""
         return self.ours / self.least
 
 
 def measure(shape: tuple[int, int, int], dtype: str) -> list[Traffic]:
-    """Runs both passes of both forms in the emulation; XLA compiles the plain forms."""
+    """Measures forward and backward of both operations, ours and XLA's."""
     plain = h100.run("kernels", "x".join(map(str, shape)), dtype) if has_xla() else {}
     return [
         _traffic(shape, dtype, direction, result, plain.get(direction, []))
@@ -84,7 +84,7 @@ def _run(
 
 
 def has_xla() -> bool:
-    """Whether XLA can compile for an H100 here."""
+    """Returns True if XLA can compile for an H100 here."""
     return h100.PLUGIN.is_dir()
 
 
@@ -121,7 +121,7 @@ def _traffic(
 
 
 def targets(rows: Sequence[Traffic]) -> dict[str, bool]:
-    """Returns what is asked for, in words, and whether all rows have it."""
+    """Returns the targets in words, each with True if all rows meet it."""
     return {
         f"{direction}: at most {most:g} times the least bytes": all(
             row.over_least <= most for row in rows if row.direction.endswith(direction)
@@ -162,7 +162,7 @@ _COLORS = {
 
 
 def draw(passes: list[Traffic], path: Path) -> None:
-    """Draws what is read and written in each pass, by XLA's code and by ours."""
+    """Draws the bytes read and written in each pass, by XLA's code and by ours."""
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
@@ -203,7 +203,7 @@ def draw(passes: list[Traffic], path: Path) -> None:
     plt.close(figure)
 
 
-_Parts = list[tuple[str, str, int]]  # Kind, read or write, bytes.
+_Parts = list[tuple[str, str, int]]  # Legend entry, read or write, bytes.
 
 
 def _our_parts(traffic: Traffic) -> _Parts:
@@ -230,7 +230,7 @@ def _xla_parts(traffic: Traffic) -> _Parts:
 
 
 def _merged(parts: _Parts) -> _Parts:
-    """Adds up what is alike, and orders it as the legend."""
+    """Sums the bytes of equal entries, and sorts them as in the legend."""
     totals: dict[tuple[str, str], int] = {}
     for kind, access, num_bytes in parts:
         totals[kind, access] = totals.get((kind, access), 0) + num_bytes

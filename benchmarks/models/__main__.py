@@ -1,4 +1,4 @@
-"""Measures the models: speed, time to compile, memory, weights, and fit into H100s.
+"""Measures the models: speed, compile time, memory, weights, and memory on H100s.
 
     python -m benchmarks.models [--only SECTION]
 
@@ -10,8 +10,8 @@
 | loading | memory of loading and saving weights | 1.3 and 0.3 of the file |
 | h100 | train steps compiled for H100s | fits in 80 GB |
 
-Goals are reported, not asserted: other work on the machine shows. A section whose tools
-are missing says which target of make gets them.
+Goals are reported, not asserted, because other work on the machine affects them. A
+section whose tools are missing prints the make target that installs them.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from jaxload.console import phase
 
 
 def measure_speed(console: Console, progress: Console) -> None:
-    """Prints times beside those of diffusers."""
+    """Measures and prints times against diffusers."""
     what, python = speed.missing_tools(), find_python()
     if what or python is None:
         console.print(f"speed: {what}", highlight=False)
@@ -44,7 +44,7 @@ def measure_speed(console: Console, progress: Console) -> None:
 
 
 def measure_compile(console: Console, progress: Console) -> None:
-    """Prints seconds to compile."""
+    """Measures and prints compile times."""
     total = compile_time.NUM_ROUNDS
     with phase(progress, "compiling, rounds", total) as advance:
         seconds = compile_time.measure(total, advance)
@@ -52,14 +52,14 @@ def measure_compile(console: Console, progress: Console) -> None:
 
 
 def measure_attention(console: Console, progress: Console) -> None:
-    """Prints memory and time of attention."""
+    """Measures and prints memory and time of attention."""
     del progress
     for table in attention.report():
         console.print(table)
 
 
 def measure_loading(console: Console, progress: Console) -> None:
-    """Prints memory and time of weights."""
+    """Measures and prints memory and time of loading and saving weights."""
     del progress
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "model.safetensors")
@@ -69,7 +69,7 @@ def measure_loading(console: Console, progress: Console) -> None:
 
 
 def measure_h100(console: Console, progress: Console) -> None:
-    """Prints what fits in a card."""
+    """Compiles for H100s and prints the memory of each case."""
     what = h100.missing_tools()
     if what:
         console.print(f"h100: {what}", highlight=False)
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--only", choices=SECTIONS, help="one section")
     args = parser.parse_args(argv)
-    # Piped, tables would be cut to 80 columns.
+    # Without a width, piped tables would be truncated to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True)
     console.print(

@@ -1,9 +1,9 @@
-"""Memory and time of attention, ours against the plain form.
+"""Memory and time of our attention against the plain form.
 
     python -m benchmarks.models.attention
 
-Memory of ours is linear in tokens, so that twice as many take twice as much. Peaks are
-those of a process of its own: resident memory above what it had before the first call.
+Our memory should be linear in tokens: twice as many take twice as much. Peaks are the
+growth of a separate process's resident memory during the first call.
 """
 
 import concurrent.futures
@@ -26,11 +26,11 @@ from jaxload.ops.attention import attention, attention_reference
 from jaxload.testing import assert_trees_close
 
 MAX_GROWTH = 2.2
-"""Of memory, for twice as many tokens."""
+"""Maximum ratio of memory with twice as many tokens."""
 
-NUM_TOKENS = (8_192, 16_384)  # Of memory; the second is twice the first.
+NUM_TOKENS = (8_192, 16_384)  # For memory; the second is twice the first.
 _TIMED_TOKENS = (512, 1_560)
-_NUM_HEADS, _HEAD_WIDTH = 12, 128  # Those of Wan 2.1 with 1.3 billion parameters.
+_NUM_HEADS, _HEAD_WIDTH = 12, 128  # As in Wan 2.1 1.3B.
 _NUM_ROUNDS = 5
 
 DIRECTIONS = ("forward", "gradients")
@@ -38,17 +38,17 @@ DIRECTIONS = ("forward", "gradients")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Of one call in float32, in bytes."""
+    """Memory of one call in float32, in bytes."""
 
     temporary: int
-    """As XLA plans it."""
+    """Temporary memory that XLA allocates."""
 
     peak: int
-    """Growth of resident memory, with results and without arguments."""
+    """Growth of resident memory, including results but not arguments."""
 
 
 def report() -> list[Table]:
-    """Measures; returns what to print."""
+    """Measures memory and time; returns the tables to print."""
     return [_memory_table(), _time_table()]
 
 
@@ -76,7 +76,7 @@ def _memory_table() -> Table:
 
 
 def measure_memory(direction: str, num_tokens: int) -> Memory:
-    """Runs once, in a process of its own."""
+    """Measures one call in a separate process."""
     with concurrent.futures.ProcessPoolExecutor(
         1, multiprocessing.get_context("spawn")
     ) as pool:
@@ -88,7 +88,7 @@ def _measure_memory(direction: str, num_tokens: int) -> Memory:
     compiled = jax.jit(_function(direction, attention)).lower(*arguments).compile()
     analysis = compiled.memory_analysis()
     assert analysis is not None
-    Path("/proc/self/clear_refs").write_text("5")  # Forgets the peak of compiling.
+    Path("/proc/self/clear_refs").write_text("5")  # Resets the peak after compiling.
     before = _peak_bytes()
     jax.block_until_ready(compiled(*arguments))
     return Memory(
@@ -104,7 +104,7 @@ def _peak_bytes() -> int:
 
 
 def _arguments(num_tokens: int) -> list[jax.Array]:
-    """Queries, keys, values, and the gradient of the result."""
+    """Draws queries, keys, values, and the gradient of the result."""
     shape = 1, num_tokens, _NUM_HEADS, _HEAD_WIDTH
     return [jax.random.normal(jax.random.key(i), shape) for i in range(4)]
 
@@ -137,7 +137,7 @@ def _time_table() -> Table:
 
 
 def measure_seconds(direction: str, num_tokens: int) -> tuple[float, float]:
-    """Median times of ours and of the plain form, checked against each other first."""
+    """Returns our median time and the plain form's, after checking that both agree."""
     arguments = _arguments(num_tokens)
     functions = [
         functools.partial(jax.jit(_function(direction, form)), *arguments)
@@ -159,7 +159,7 @@ def _seconds(function: Callable[[], Any]) -> float:
 
 def main() -> int:
     """Runs `python -m benchmarks.models.attention`."""
-    # Piped, tables would be cut to 80 columns.
+    # Without a width, piped tables would be truncated to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 120)
     for table in report():
         console.print(table)

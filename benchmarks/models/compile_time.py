@@ -2,8 +2,8 @@
 
     python -m benchmarks.models.compile_time
 
-Blocks are stacked and scanned, so that one of them is traced and compiled, however many
-there are. Depths take turns within each round, and nothing is cached.
+Blocks are stacked and scanned, so that only one is traced and compiled at any depth.
+Depths take turns within each round, without compile caches.
 """
 
 import contextlib
@@ -41,10 +41,10 @@ _LATENT = (3, 16, 16)
 def measure(
     num_rounds: int = NUM_ROUNDS, advance: Callable[[], None] = lambda: None
 ) -> dict[int, float]:
-    """Median seconds to lower and compile, by depth."""
+    """Returns the median seconds to lower and compile, by depth."""
     seconds: dict[int, list[float]] = {depth: [] for depth in DEPTHS}
     with _no_cache():
-        _compile(DEPTHS[0])  # What is set up once is not of a depth.
+        _compile(DEPTHS[0])  # Excludes one-time set-up from the timing.
         for i in range(num_rounds):
             shift = i % len(DEPTHS)
             for depth in DEPTHS[shift:] + DEPTHS[:shift]:
@@ -65,7 +65,7 @@ def _no_cache() -> Iterator[None]:
 
 
 def _compile(depth: int) -> float:
-    jax.clear_caches()  # Of what was traced.
+    jax.clear_caches()  # Forces tracing.
     start = time.perf_counter()
     config = dataclasses.replace(CONFIG, depth=depth)
     lowering = make_lowering(config, MeshConfig(), jax.devices()[:1])
@@ -76,7 +76,7 @@ def _compile(depth: int) -> float:
 
 
 def ratio(seconds: dict[int, float]) -> float:
-    """Of the longest to the shortest."""
+    """Returns the longest time divided by the shortest."""
     return max(seconds.values()) / min(seconds.values())
 
 

@@ -1,9 +1,9 @@
-"""Runs diffusers' Wan transformer when it is told to, and says how long it took.
+"""Runs and times diffusers' Wan transformer on request.
 
     python benchmarks/models/diffusers_process.py
 
-Needs torch and diffusers, and nothing of jaxload. Reads an order from each line of
-stdin, and answers with a line of JSON; between orders it is idle.
+Needs torch and diffusers, not jaxload. Each line of JSON on stdin is a request, and is
+answered by a line of JSON on stdout. The process is idle between requests.
 """
 
 import json
@@ -21,11 +21,11 @@ from safetensors.torch import load_file, save_file
 
 
 class Runner:
-    """A model, and what goes in."""
+    """A model and its inputs."""
 
     def __init__(self, config: dict[str, Any], weights: str, inputs: str):
         self._model = WanTransformer3DModel(**config)
-        # Strict: all of the weights, and no others.
+        # Strict by default: missing or unexpected weights are an error.
         self._model.load_state_dict(load_file(weights))
         arrays = load_file(inputs)
         self._cotangent = arrays.pop("cotangent")
@@ -36,12 +36,12 @@ class Runner:
         }
 
     def forward(self) -> torch.Tensor:
-        """The velocity."""
+        """Returns the velocity."""
         with torch.inference_mode():
             return self._call()
 
     def backward(self) -> torch.Tensor:
-        """The velocity; gradients are then with the parameters."""
+        """Returns the velocity, and leaves the gradients in the parameters."""
         self._model.zero_grad(set_to_none=True)
         output = self._call()
         (output * self._cotangent).sum().backward()
@@ -52,7 +52,7 @@ class Runner:
         return output
 
     def save(self, path: Path) -> None:
-        """Writes the velocity, and every gradient by its parameter's name."""
+        """Writes the velocity, and all gradients by parameter name."""
         arrays = {"velocity": self.backward()}
         for name, parameter in self._model.named_parameters():
             assert parameter.grad is not None, name
@@ -61,14 +61,14 @@ class Runner:
 
 
 def seconds_of(run: Any) -> float:
-    """How long one call takes."""
+    """Returns the duration of one call, in seconds."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
 
 
 def main() -> int:
-    """Answers orders until stdin ends."""
+    """Answers requests until stdin ends."""
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     runner: Runner | None = None
     for line in sys.stdin:

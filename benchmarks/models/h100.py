@@ -1,13 +1,13 @@
-"""Train steps compiled for H100s that are not there: does each fit in the card?
+"""Memory of train steps on H100s, compiled without one.
 
     python -m benchmarks.models.h100                              # prints the table
-    python -m benchmarks.models.h100 CASE REMAT [DEPTH] [FRAMES]  # one of it, as JSON
+    python -m benchmarks.models.h100 CASE REMAT [DEPTH] [FRAMES]  # one case, as JSON
 
-A step is the trainer's own two programs. The micro-step is counted as
-jaxload.planning.footprint does it: with its arguments, among them the sums of gradients
-that it adds to, and with the optimizer's state beside it. The update has all of the
-state as arguments. On several cards, parameters, gradients and the optimizer's state
-are cut by jaxload.parallel.sharding. Needs the tools that benchmarks.h100 needs.
+A step is the trainer's two programs, micro-step and update. The bytes of a micro-step
+are counted as in jaxload.planning.footprint: its arguments, which include the gradient
+sums, its temporaries, and the optimizer state. The update has the whole state as
+arguments. On several GPUs, parameters, gradients and optimizer state are sharded by
+jaxload.parallel.sharding. Needs the tools that benchmarks.h100 needs.
 """
 
 import dataclasses
@@ -37,15 +37,15 @@ from jaxload.training.step import make_trainer
 # 81 frames of 480 x 832: 32,760 tokens.
 LATENT = (21, 60, 104)
 USABLE_BYTES = 80_000_000_000
-"""Of a card's 84.9 GB; JAX itself takes three quarters of a card unless it is told
-XLA_CLIENT_MEM_FRACTION, which is 0.95 for this."""
+"""Memory of a GPU that a program may use, out of 84.9 GB. JAX takes three quarters of
+the memory by default; this value requires XLA_CLIENT_MEM_FRACTION=0.95."""
 
 REMATS: tuple[Remat, ...] = ("attention", "full")
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A preset on so many cards of one host, with one sample on each."""
+    """A preset on `num_devices` GPUs of one host, with one sample on each."""
 
     preset: str
     num_devices: int
@@ -59,53 +59,53 @@ CASES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What XLA made of a step, in bytes of each device."""
+    """Memory of a compiled step, in bytes per device, and calls in its code."""
 
     case: str
     remat: str
     is_preset: bool
-    """Whether this is the policy that the preset names."""
+    """True if `remat` is the preset's own policy."""
 
     arguments: int
-    """Of the micro-step, as are the temporaries."""
+    """Arguments of the micro-step; `temporaries` are the micro-step's too."""
 
     temporaries: int
     optimizer: int
     micro_step: int
-    """All that lies on a device meanwhile."""
+    """All bytes on a device during the micro-step."""
 
     update: int
-    """The same, of the update."""
+    """All bytes on a device during the update."""
 
     capacity: int
     compile_seconds: float
     calls: dict[str, int]
-    """Custom calls of cuDNN and ours, each by the times that it stands in the text."""
+    """Number of custom calls in the HLO text by target, cuDNN's and ours."""
 
     attention: list[str]
-    """Types of the results of each cuDNN attention forward."""
+    """Result type of each forward call of cuDNN attention."""
 
     collectives: dict[str, list[str]]
-    """Shapes of the results of each kind of collective, such as `5120,13824`."""
+    """Result shapes, such as `5120,13824`, of the micro-step's collectives by name."""
 
     update_collectives: dict[str, list[str]]
-    """Those of the update."""
+    """Result shapes of the update's collectives by name."""
 
     @property
     def total(self) -> int:
-        """What a card must hold."""
+        """Peak bytes on a device."""
         return max(self.micro_step, self.update)
 
     @property
     def fits(self) -> bool:
-        """Whether it stays below what is usable of a card."""
+        """True if the peak is at most USABLE_BYTES."""
         return self.total <= USABLE_BYTES
 
 
 def find(
     case: str, remat: Remat, depth: int | None = None, frames: int = LATENT[0]
 ) -> Finding:
-    """Compiles a case with a policy, with fewer layers and frames if told."""
+    """Compiles a case with a remat policy, optionally with other depth and frames."""
     num_devices = CASES[case].num_devices
     config = preset(CASES[case].preset)
     assert isinstance(config, WanConfig)
@@ -146,7 +146,7 @@ def find(
 
 
 def make_lowering(config: ModelConfig, mesh: MeshConfig, devices: list) -> Lowering:
-    """Returns the programs that a run of a model has on some devices."""
+    """Returns the lowering of a model's training programs on some devices."""
     trainer = make_trainer(
         config, FlowConfig(), OptimizerConfig(learning_rate=1e-4), seed=0
     )
@@ -154,7 +154,7 @@ def make_lowering(config: ModelConfig, mesh: MeshConfig, devices: list) -> Lower
 
 
 def one_sample_each(lowering: Lowering, latent: Sequence[int], remat: Remat) -> Program:
-    """Returns the program of one sample on each device of a group."""
+    """Returns the program with one sample per device of a group."""
     layout = lowering.placement.layout
     return Program(form=Grid(*latent), batch=layout.batch, layout=layout, remat=remat)
 
@@ -163,9 +163,9 @@ _KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all")
 
 
 def collectives(text: str) -> dict[str, list[str]]:
-    """Returns the shapes of the results of collectives, by kind.
+    """Returns the result shapes of the collectives in HLO text, by name.
 
-    Of asynchronous ones the operands too, which stand in the same tuple.
+    Shapes of asynchronous collectives include operands, which are in the same tuple.
     """
     found = {}
     for kind in (*_KINDS, "collective-permute"):
@@ -177,14 +177,14 @@ def collectives(text: str) -> dict[str, list[str]]:
 
 
 def measure(case: str, remat: Remat, *options: int) -> Finding:
-    """As `find`, in a process that can compile for GPUs."""
+    """Runs `find` in a process that can compile for GPUs."""
     arguments = [case, remat, *map(str, options)]
     report = h100.run_python("-m", "benchmarks.models.h100", *arguments)
     return Finding(**json.loads(report))
 
 
 def missing_tools() -> str | None:
-    """What has to be made before anything can be compiled here, if it is not there."""
+    """Returns the missing build product and its make target, or None."""
     if "cuda" not in _ffi.platforms():
         return "jaxload._ffi was built without CUDA; run `make cuda`"
     if not h100.PLUGIN.is_dir():
@@ -193,7 +193,7 @@ def missing_tools() -> str | None:
 
 
 def print_table(findings: Sequence[Finding], console: Console) -> None:
-    """Prints bytes, and what fits."""
+    """Prints the memory of each case, and if a GPU can hold it."""
     table = Table(
         title="A step of 32,760 tokens on each H100, compiled: GB of a device",
         caption=f"* the policy that the preset names. Fits: up to "

@@ -1,9 +1,9 @@
-"""Memory and time of loading a model's weights, and of saving them.
+"""Memory and time of loading and saving a model's weights.
 
     python -m benchmarks.models.loading
 
-A file of random bfloat16 weights, of 2 GB unless told otherwise, is loaded and saved in
-a process of its own. Neither may hold the model twice.
+A file of random bfloat16 weights, 2 GB by default, is loaded and saved in a separate
+process. Neither may hold the model in memory twice.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from jaxload.models.weights.wan import WAN
 Result = TypeVar("Result")
 MAX_LOADING = 1.3
 MAX_SAVING = 0.3
-"""Peak memory above that before, over the bytes of the file."""
+"""Limits on the growth of peak memory, as a multiple of the file's bytes."""
 
 CONFIG = WanConfig(
     width=2048,
@@ -47,7 +47,7 @@ CONFIG = WanConfig(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """What one way through the file took."""
+    """Memory and time of loading or saving the file."""
 
     name: str
     file_bytes: int
@@ -57,12 +57,12 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Of the peak growth to the file."""
+        """Growth of peak memory divided by the file's bytes."""
         return self.peak_growth / self.file_bytes
 
     @property
     def held(self) -> bool:
-        """Whether it stayed below the limit."""
+        """True if the ratio is within the limit."""
         return self.ratio <= self.limit
 
 
@@ -88,7 +88,7 @@ def write_random(path: Path, config: WanConfig) -> None:
 
 
 def measure(path: Path, config: WanConfig) -> list[Row]:
-    """Loads and saves in a process of its own."""
+    """Measures loading and saving in a separate process."""
     with concurrent.futures.ProcessPoolExecutor(
         1, multiprocessing.get_context("spawn")
     ) as pool:
@@ -96,7 +96,7 @@ def measure(path: Path, config: WanConfig) -> list[Row]:
 
 
 def _measure(path: Path, config: WanConfig) -> list[Row]:
-    jax.block_until_ready(jax.numpy.zeros(8))  # The backend is there from here on.
+    jax.block_until_ready(jax.numpy.zeros(8))  # Initializes the backend.
     size = path.stat().st_size
     model, growth, seconds = _run(lambda: weights.load(path, config))
     loading = Row(
@@ -115,7 +115,7 @@ def _measure(path: Path, config: WanConfig) -> list[Row]:
 
 
 def _run(function: Callable[[], Result]) -> tuple[Result, int, float]:
-    Path("/proc/self/clear_refs").write_text("5")  # The peak is the present again.
+    Path("/proc/self/clear_refs").write_text("5")  # Resets the peak.
     before, start = _status_bytes("VmRSS"), time.perf_counter()
     result = function()
     seconds = time.perf_counter() - start
@@ -130,7 +130,7 @@ def _status_bytes(field: str) -> int:
 
 
 def print_table(rows: Sequence[Row], console: Console) -> None:
-    """Prints the rows."""
+    """Prints the rows, and which limits were held."""
     table = Table(
         title=f"Weights of {rows[0].file_bytes / 1e9:.2f} GB in bfloat16: peak memory "
         "above that before",

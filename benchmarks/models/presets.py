@@ -1,12 +1,12 @@
-"""What each preset takes to train: parameters, FLOPs and bytes, by the size of a clip.
+"""Parameters, FLOPs and memory to train each preset, by clip shape.
 
     python -m benchmarks.models.presets              # the table of docs/models.md
-    python -m benchmarks.models.presets NAME FxHxW   # bytes of one of it
+    python -m benchmarks.models.presets NAME FxHxW   # bytes of one entry
 
-FLOPs are those of a sample's forward and backward pass, with the remat policy that the
-preset names. Bytes are those of each of eight H100s that share the model (FSDP), with
-one sample on each: gradients compiled for them, and beside them AdamW's state and the
-sums that the trainer adds gradients to. Needs the tools that benchmarks.h100 needs.
+FLOPs are those of a sample's forward and backward pass, with the preset's own remat
+policy. Bytes are per device, for eight H100s that share the model (FSDP), with one
+sample on each: those of the compiled gradient program, plus AdamW's state and the
+trainer's gradient sums. Needs the tools that benchmarks.h100 needs.
 """
 
 import math
@@ -34,17 +34,17 @@ from jaxload.shapes.shape import Shape
 NUM_DEVICES = 8
 # Latents of 1, 33 and 81 frames of 480 x 832, and of 81 of 720 x 1280.
 SHAPES = (Shape(1, 60, 104), Shape(9, 60, 104), Shape(21, 60, 104), Shape(21, 90, 160))
-_BESIDE = 12  # Bytes for each parameter: two moments and a sum of gradients.
+_BESIDE = 12  # Bytes per parameter: two moments and a gradient sum.
 
 
 def num_parameters(config: ModelConfig) -> int:
-    """Counts without making any."""
+    """Counts the parameters without allocating them."""
     model = nnx.eval_shape(lambda: make_model(config, rngs=nnx.Rngs(0)))
     return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(nnx.state(model)))
 
 
 def device_bytes(config: ModelConfig, shape: Shape) -> int:
-    """Bytes of each device while it trains on one sample of a shape."""
+    """Returns the bytes per device to train on one sample of a shape per device."""
     beside = _BESIDE * num_parameters(config) // NUM_DEVICES
     return program_bytes(_compile_gradients(config, shape)) + beside
 
@@ -77,7 +77,7 @@ def _compile_gradients(config: ModelConfig, shape: Shape) -> Compiled:
 
 
 def _input_shapes(config: ModelConfig, shape: Shape) -> dict[str, tuple[int, ...]]:
-    """The axes of each of a model's inputs, but for the batch."""
+    """Returns the shape of each model input, without the batch axis."""
     shapes: dict[str, tuple[int, ...]] = {
         "latent_BFHWC": (shape.frames, shape.height, shape.width, config.in_channels),
         "timestep_B": (),
@@ -95,7 +95,7 @@ def _input_shapes(config: ModelConfig, shape: Shape) -> dict[str, tuple[int, ...
 
 
 def measure(name: str, shape: Shape) -> int:
-    """As `device_bytes`, in a process that can compile for GPUs."""
+    """Runs `device_bytes` in a process that can compile for GPUs."""
     module = "benchmarks.models.presets"
     return int(h100.run_python("-m", module, name, str(shape)))
 
@@ -122,7 +122,7 @@ def print_table(progress: Console) -> None:
 
 
 def _rounded(value: float) -> str:
-    """Two digits, or what is whole."""
+    """Formats with two significant digits, or as a whole number from 10 on."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 

@@ -1,11 +1,11 @@
-"""Seconds of a Wan transformer, forward and backward, against diffusers in PyTorch.
+"""Time of a Wan transformer, forward and backward, against diffusers in PyTorch.
 
     python -m benchmarks.models.speed
 
-Both run the same weights on the same inputs, in float32, and must agree before anything
-is timed. They take turns within each round, each in a process that is idle while the
-other one runs. On two cores, other work on the machine makes the threads of OpenMP wait
-for one another: there, PyTorch's times say little unless the machine is quiet.
+Both run the same weights on the same inputs in float32, and must agree before they are
+timed. They take turns within each round, in separate processes; one is idle while the
+other runs. On two cores, other work on the machine makes OpenMP threads wait for each
+other, so PyTorch's times are only meaningful on an otherwise idle machine.
 """
 
 import concurrent.futures
@@ -36,8 +36,8 @@ KINDS = ("forward", "backward")
 NUM_CORES = (1, 2)
 MAX_RATIO = 1.0
 NUM_ROUNDS = 7
-_TOLERANCE = 1e-4  # Of the largest value of an array.
-_PAUSE = 0.5  # Seconds: threads of OpenMP stay awake a while after their work is done.
+_TOLERANCE = 1e-4  # Relative to an array's largest value.
+_PAUSE = 0.5  # Seconds; OpenMP threads spin for a while after their work is done.
 _SCRIPT = Path(__file__).with_name("diffusers_process.py")
 
 CONFIG = WanConfig(
@@ -54,7 +54,7 @@ _LATENT = (5, 32, 32)  # 1,280 tokens.
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """Median seconds of one kind of pass, on so many cores."""
+    """Median seconds of a forward, or forward and backward, pass."""
 
     num_cores: int
     kind: str
@@ -63,12 +63,12 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Ours to diffusers'."""
+        """Our time divided by that of diffusers."""
         return self.ours / self.diffusers
 
 
 class DiffusersProcess:
-    """A process with diffusers' model, which runs when it is told to."""
+    """A process with diffusers' model that runs on request."""
 
     def __init__(self, python: Path):
         self._process = subprocess.Popen(
@@ -76,7 +76,7 @@ class DiffusersProcess:
         )
 
     def ask(self, **order: Any) -> dict[str, Any]:
-        """Gives an order, and waits for the answer."""
+        """Sends a request and waits for the answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")
@@ -107,22 +107,22 @@ class Ours:
         self._backward = jax.jit(jax.grad(loss, has_aux=True))
 
     def forward(self) -> jax.Array:
-        """The velocity."""
+        """Returns the velocity."""
         return jax.block_until_ready(self._forward(self._params, self._inputs))
 
     def backward(self) -> tuple[nnx.State, jax.Array]:
-        """Gradients, and the velocity."""
+        """Returns the gradients and the velocity."""
         return jax.block_until_ready(self._backward(self._params, self._inputs))
 
     def seconds(self, kind: str) -> float:
-        """How long one call takes."""
+        """Returns the duration of one call, in seconds."""
         start = time.perf_counter()
         {"forward": self.forward, "backward": self.backward}[kind]()
         return time.perf_counter() - start
 
 
 def make_model() -> WanTransformer:
-    """The model with every parameter drawn, since some start at zero."""
+    """Creates a model with noise added to all parameters, since some start at zero."""
     graphdef, params = nnx.split(WanTransformer(CONFIG, rngs=nnx.Rngs(0)))
     leaves, structure = jax.tree.flatten(params)
     keys = jax.random.split(jax.random.key(0), len(leaves))
@@ -134,7 +134,7 @@ def make_model() -> WanTransformer:
 
 
 def make_inputs() -> dict[str, jax.Array]:
-    """Channels last, as our model takes them."""
+    """Draws random inputs and a cotangent, channels last."""
     keys = jax.random.split(jax.random.key(1), 3)
     shape = (1, *_LATENT, CONFIG.channels)
     text = (1, CONFIG.num_text_tokens, CONFIG.text_dim)
@@ -147,18 +147,18 @@ def make_inputs() -> dict[str, jax.Array]:
 
 
 def core_counts() -> list[int]:
-    """Those of NUM_CORES that there are so many cores for."""
+    """Returns the counts in NUM_CORES that this machine has cores for."""
     available = len(os.sched_getaffinity(0))
     return [count for count in NUM_CORES if count <= available]
 
 
 def measure(python: Path, num_cores: int, num_rounds: int = NUM_ROUNDS) -> list[Row]:
-    """Compares what the two compute, then times them; in processes with so many cores.
+    """Checks that both models agree, then times them on `num_cores` cores.
 
-    Both libraries start as many threads as there are cores for them.
+    Both run in new processes, whose libraries start as many threads as they have cores.
     """
     cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(cores)[-num_cores:])  # Children inherit it.
+    os.sched_setaffinity(0, sorted(cores)[-num_cores:])  # Inherited by children.
     try:
         with concurrent.futures.ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn")
@@ -187,7 +187,7 @@ def _measure(python: Path, num_cores: int, num_rounds: int) -> list[Row]:
                 for name in list(turns)[:: 1 if i % 2 else -1]:
                     time.sleep(_PAUSE)
                     taken = turns[name]()
-                    if i:  # The first round warms up.
+                    if i:  # The first round is warm-up.
                         seconds[kind][name].append(taken)
     finally:
         theirs.close()
@@ -232,9 +232,9 @@ def _open(
 
 
 def _check(ours: Ours, theirs: DiffusersProcess, directory: Path) -> None:
-    """Refuses models that do not give the same velocity and the same gradients."""
+    """Asserts that both models give the same velocity and gradients."""
     grads, velocity = ours.backward()
-    # Saved as a model, gradients get the names of their parameters.
+    # Gradients saved as a model get diffusers' names of their parameters.
     weights.save(nnx.merge(ours.graphdef, grads), directory / "ours.safetensors")
     found = load_file(directory / "ours.safetensors")
     found["velocity"] = np.moveaxis(np.asarray(velocity), -1, 1)
@@ -243,7 +243,7 @@ def _check(ours: Ours, theirs: DiffusersProcess, directory: Path) -> None:
     assert found.keys() == expected.keys(), found.keys() ^ expected.keys()
     size = max(np.abs(array).max() for array in expected.values())
     for name, array in expected.items():
-        # Some gradients are zero but for rounding, as those of biases of keys.
+        # Some gradients, such as those of key biases, are zero except for rounding.
         limit = _TOLERANCE * (np.abs(array).max() + 1e-3 * size)
         error = np.abs(found[name] - array).max()
         assert error <= limit, f"{name}: differs by {error}, expected {limit} at most"
@@ -273,7 +273,7 @@ def print_table(rows: list[Row], console: Console) -> None:
 
 
 def missing_tools() -> str | None:
-    """What has to be made before diffusers can run here, if it is not there."""
+    """Returns a message with the make target if diffusers is missing, else None."""
     python = find_python()
     if python is None:
         return "diffusers is not there; run `make torch`"

@@ -1,1 +1,1 @@
-"""Which shapes run, in what batches and order: pure numpy, no devices, no files."""
+"""Batch sizes, schedules and their costs: pure numpy, no devices, no files."""

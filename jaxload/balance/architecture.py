@@ -1,4 +1,4 @@
-"""How many FLOPs the matmuls of a transformer take, from its sizes alone."""
+"""FLOPs of a transformer's matmuls, from its dimensions alone."""
 
 import dataclasses
 from typing import Any, Protocol, runtime_checkable
@@ -10,22 +10,22 @@ from jaxload.balance.program import Remat
 
 @runtime_checkable
 class Architecture(Protocol):
-    """The sizes of a transformer that its matmuls depend on."""
+    """Dimensions of a transformer that determine the FLOPs of its matmuls."""
 
     def embeddings(self) -> Flops:
-        """Of a forward pass, what is outside of the blocks."""
+        """Returns the forward FLOPs outside of the blocks."""
         ...
 
     def matrices(self) -> list[Matrix]:
-        """The weights of all blocks."""
+        """Returns the weight matrices of all blocks."""
         ...
 
     def cross_attention(self) -> Flops:
-        """Of the blocks, scores of tokens with keys that are not among them."""
+        """Returns the forward FLOPs of attention to keys outside of the sequence."""
         ...
 
     def attention(self) -> Flops:
-        """Of the blocks, scores among all tokens and what they weigh."""
+        """Returns the forward FLOPs of attention within the sequence."""
         ...
 
 
@@ -33,7 +33,7 @@ class Architecture(Protocol):
 class CrossArchitecture:
     """Blocks of self-attention, cross-attention and an MLP, as in Wan.
 
-    The latter is to the text and, where there is one, to an image.
+    Cross-attention is to the text and, if the model takes one, to an image.
     """
 
     width: int
@@ -48,9 +48,9 @@ class CrossArchitecture:
     time_width: int = 256
 
     def embeddings(self) -> Flops:
-        """Of a forward pass, what is outside of the blocks."""
+        """Returns the forward FLOPs outside of the blocks."""
         width, text = self.width, self.num_text_tokens
-        # Of time: two layers of its own and six modulations of the blocks.
+        # Time embedding: two layers, then one that gives the blocks six modulations.
         time = 2 * width * (self.time_width + 7 * width)
         image = 2 * self.num_image_tokens * self.image_dim * (self.image_dim + width)
         return _patches(
@@ -58,10 +58,11 @@ class CrossArchitecture:
         ) + Flops(per_sample=2 * text * width * (self.text_dim + width) + time + image)
 
     def matrices(self) -> list[Matrix]:
-        """The weights of all blocks."""
+        """Returns the weight matrices of all blocks."""
         depth, num_keys = self.depth, self.num_text_tokens + self.num_image_tokens
         matrices = _mlp(self.width, self.mlp_width, per_token=depth)
-        # q and out, of both attentions; k and v, of tokens and of text and image.
+        # Both attentions apply q and out to the tokens. Self-attention also applies k
+        # and v to the tokens; cross-attention applies its k and v to text and image.
         for target in ("q", "out"):
             matrices.append(_square(self.width, target, per_token=2 * depth))
         for target in ("k", "v"):
@@ -77,21 +78,21 @@ class CrossArchitecture:
         return matrices
 
     def cross_attention(self) -> Flops:
-        """Of the blocks, scores of tokens with keys that are not among them."""
+        """Returns the forward FLOPs of attention to keys outside of the sequence."""
         num_keys = self.num_text_tokens + self.num_image_tokens
         return self.depth * Flops(per_token=4 * num_keys * self.width)
 
     def attention(self) -> Flops:
-        """Of the blocks, scores among all tokens and what they weigh."""
+        """Returns the forward FLOPs of attention within the sequence."""
         return self.depth * Flops(per_token_squared=4 * self.width)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JointArchitecture:
-    """Attention of text and tokens as one sequence, as in MMDiTs.
+    """Attention over text and latent tokens as one sequence, as in MMDiTs.
 
-    Double blocks have weights for each, single blocks share them; refiner blocks are of
-    the text alone.
+    Double blocks have separate weights for text and latent tokens; single blocks share
+    one set. Refiner blocks see the text alone.
     """
 
     width: int
@@ -107,19 +108,20 @@ class JointArchitecture:
     time_width: int = 256
 
     def embeddings(self) -> Flops:
-        """Of a forward pass, what is outside of the blocks."""
+        """Returns the forward FLOPs outside of the blocks."""
         width, text = self.width, self.num_text_tokens
         time = 2 * width * (self.time_width + width)
         pooled = 2 * width * (self.pooled_dim + self.text_dim + 2 * width)
         head = 4 * width**2
-        # Time enters twice, at the refiner too; guidance is embedded like time.
+        # Time is embedded twice, for the blocks and for the refiner; guidance is
+        # embedded like time.
         conditions = (3 if self.guidance else 2) * time + pooled + head
         return _patches(width, self.channels, self.channels) + Flops(
             per_sample=2 * text * width * self.text_dim + conditions
         )
 
     def matrices(self) -> list[Matrix]:
-        """The weights of all blocks."""
+        """Returns the weight matrices of all blocks."""
         width, text = self.width, self.num_text_tokens
         double, single = self.num_double_blocks, self.num_single_blocks
         both = {"per_token": double + single, "per_sample": text * (double + single)}
@@ -127,24 +129,24 @@ class JointArchitecture:
         in_double = {"per_token": double, "per_sample": text * double}
         matrices.append(_square(width, "out", **in_double))
         matrices += _mlp(width, self.mlp_width, **in_double)
-        # In single blocks, `out` and the second matrix of the MLP are one.
+        # Single blocks fuse `out` with the second matrix of the MLP.
         in_single = {"per_token": single, "per_sample": text * single}
         hidden, out = _mlp(width, self.mlp_width, **in_single)
         rows = width + self.mlp_width
         matrices += [hidden, dataclasses.replace(out, rows=rows, target="out")]
-        # Twelve modulations of double blocks and three of single ones; then the blocks
-        # of the text: q, k, v, out, an MLP four times as wide, and two modulations.
+        # Twelve modulations per double block and three per single block. Each refiner
+        # block has q, k, v, out, an MLP four times as wide, and two modulations.
         refiner = self.num_refiner_blocks
         num_vectors = 12 * double + 3 * single + (12 * text + 2) * refiner
         others = _square(width, None, per_sample=num_vectors, behind_adapters=False)
         return [*matrices, others]
 
     def cross_attention(self) -> Flops:
-        """Of the blocks, scores of tokens with keys that are not among them."""
+        """Returns the forward FLOPs of attention to keys outside of the sequence."""
         return Flops()
 
     def attention(self) -> Flops:
-        """Of the blocks, scores among all tokens and what they weigh."""
+        """Returns the forward FLOPs of attention within the sequence."""
         text = self.num_text_tokens
         num_blocks = self.num_double_blocks + self.num_single_blocks
         per_pair = 4 * self.width
@@ -163,10 +165,11 @@ def analytic_law(
 ) -> CostLaw:
     """Returns the FLOPs of one micro-step: matmuls, at two FLOPs per multiply-add.
 
-    Three times the forward pass, because the backward pass computes a gradient for
-    both operands of each matmul; four times what a block computes again there. If only
-    adapters are trained, matrices get no gradients, and outside of the blocks there is
-    no backward pass, but for that of the last projection, which is small.
+    Each matmul counts three times: once in the forward pass, and once in the backward
+    pass for the gradient of each operand. A matmul that remat recomputes counts four
+    times. If only adapters are trained, the model's matrices get no gradients, and
+    matmuls outside of the blocks count once: the backward pass of the output
+    projection is small enough to ignore.
     """
     flops = (
         (3.0 if adapters is None else 1.0) * architecture.embeddings()
@@ -197,5 +200,5 @@ def _mlp(width: int, mlp_width: int, **uses: Any) -> list[Matrix]:
 
 
 def _patches(width: int, in_channels: int, out_channels: int) -> Flops:
-    """Of the patch embedding of 2x2, and of its inverse."""
+    """Returns the forward FLOPs of the 2x2 patch embedding and of its inverse."""
     return Flops(per_token=8 * (in_channels + out_channels) * width)

@@ -1,4 +1,4 @@
-"""Batch sizes: from two budgets, memory and compute, by one of three rules."""
+"""Batch sizes from two budgets, memory and compute, by one of three rules."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -13,19 +13,19 @@ from jaxload.balance.program import Program
 from jaxload.errors import InputError
 
 _MAX_BUDGETS = 512
-_FEW_REPLICAS = 16  # Budgets are judged for at least so many.
+_FEW_REPLICAS = 16  # Least number of replicas that budgets are compared for.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Catalogue:
-    """The buckets that a rule gives, by ascending tokens."""
+    """Buckets chosen by a rule, by ascending tokens."""
 
     buckets: tuple[Bucket, ...]
     budget: float
-    """Cost that a micro-batch may have, in the unit of the rule."""
+    """Compute budget of a micro-batch, in the unit of the rule; 0 for `equal-token`."""
 
     exponent: float
-    """Of the rule `dual`; 0 for the others."""
+    """Power of the tokens in the rule `dual`; 0 for the other rules."""
 
 
 def choose_batches(
@@ -40,17 +40,17 @@ def choose_batches(
     """Gives each form the largest batch that both budgets allow.
 
     Args:
-        limits: The largest program of each form within the memory budget.
-        num_samples: Samples of each form.
+        limits: Largest program of each form within the memory budget.
+        num_samples: Number of samples of each form.
         config: Rule and budgets.
         cost_model: Cost of a program.
-        num_replicas: Replicas that samples are divided among.
-        together: Whether all replicas run a form at once, so that there has to be a
-            micro-batch for each of them.
+        num_replicas: Number of replicas that samples are divided among.
+        together: True if all replicas run a form at once, which takes samples for one
+            micro-batch per replica.
     """
     programs = [limit.program for limit in limits]
     unit = np.array([limit.unit for limit in limits])
-    # A unit is the smallest batch; n counts units.
+    # A unit is the smallest batch; `fits`, `limit` and `batch` count units.
     samples = np.array([limit.samples_per_device for limit in limits])
     fits = np.array([limit.max_units for limit in limits])
     check_memory(limits, config)
@@ -91,12 +91,12 @@ def choose_batches(
         for i, program in enumerate(chosen)
     )
     if config.rule == "dual-cost":
-        budget += cost_model.fixed  # Paid once, whatever the batch.
+        budget += cost_model.fixed  # Fixed cost, paid once per micro-batch.
     return Catalogue(buckets=buckets, budget=budget, exponent=exponent)
 
 
 def check_memory(limits: Sequence[Limit], config: BalanceConfig) -> None:
-    """Refuses a memory budget that not even the smallest form fits into."""
+    """Refuses a memory budget that is too small for every form."""
     if any(limit.fits for limit in limits):
         return
     smallest = min((limit.program for limit in limits), key=lambda p: p.tokens)
@@ -115,7 +115,7 @@ def check_memory(limits: Sequence[Limit], config: BalanceConfig) -> None:
 
 
 class _Prices:
-    """Price that a rule puts on one sample per device."""
+    """Price of one sample per device, as charged to the compute budget of a rule."""
 
     def __init__(self, rule: Rule, cost_model: CostModel, exponent: float):
         self._exponent = exponent if rule == "dual" else None
@@ -126,14 +126,14 @@ class _Prices:
         return price / program.layout.devices_per_sample
 
     def tokens(self, tokens: int, like: Program) -> float:
-        """Returns the price of so many tokens, with the remat policy of a program."""
+        """Returns the price of one sequence, with the remat policy of `like`."""
         if self._exponent is not None:
             return float(tokens) ** self._exponent
         return float(self._cost_model.laws[like.remat].sample(tokens))
 
 
 def _batches(price: np.ndarray, limit: np.ndarray, budget: float) -> np.ndarray:
-    # A budget is often a multiple of a price; rounding must not lose the last sample.
+    # Budgets are often multiples of a price; rounding must not lose the last sample.
     return np.maximum(1, np.minimum(limit, np.floor(budget / price * (1 + 1e-12))))
 
 
@@ -147,8 +147,9 @@ def _search_budget(
     """Returns the budget at which replicas that draw buckets at random idle least.
 
     Batches are whole, so a budget just below a multiple of a common price wastes up to
-    one sample of every micro-batch. Those that some shape fills exactly are tried, from
-    the price of the dearest sample to the dearest micro-batch that memory allows.
+    one unit of every micro-batch. The search is over budgets that some form fills
+    exactly, from the price of the costliest unit to that of the costliest micro-batch
+    within the memory budget.
     """
     least, most = price.max(), (price * limit).max()
     exact = [p * np.arange(1, int(b) + 1) for p, b in zip(price, limit, strict=True)]
@@ -165,7 +166,7 @@ def _search_budget(
 
 
 def expected_idle(cost: np.ndarray, weight: np.ndarray, num_replicas: int) -> float:
-    """Idle share of replicas that draw micro-batches at random, one each a step."""
+    """Returns the expected idle share if each replica draws one random micro-batch."""
     order = np.argsort(cost)
     below = np.cumsum(weight[order]) / weight.sum()
     longest = np.diff(below**num_replicas, prepend=0.0) @ cost[order]

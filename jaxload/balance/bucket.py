@@ -1,4 +1,4 @@
-"""A bucket: a program and the samples that run through it."""
+"""Buckets: programs with the samples that are assigned to them."""
 
 import dataclasses
 
@@ -12,16 +12,16 @@ class Bucket:
 
     program: Program
     num_samples: int
-    """Samples of the dataset that have this form, whichever bucket runs them."""
+    """Number of samples in the dataset with this form, whichever bucket runs them."""
 
     cost: float
     """Cost of one micro-batch on each device, in the unit of the cost model."""
 
     over_budget: bool = False
-    """Whether one sample per device is already more than a budget allows."""
+    """True if not even the smallest batch is within the budgets."""
 
     num_bytes: int = 0
-    """Memory that each device needs while the program runs; 0: not known."""
+    """Memory per device while the program runs, in bytes; 0: unknown."""
 
     @property
     def shape(self) -> Shape:
@@ -30,7 +30,7 @@ class Bucket:
 
     @property
     def batch(self) -> int:
-        """Samples of the replica's micro-batch."""
+        """Number of samples in a replica's micro-batch."""
         return self.program.batch
 
     @property

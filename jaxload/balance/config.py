@@ -11,53 +11,61 @@ Policy = Literal["lockstep", "mixed"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BalanceConfig:
-    """Budgets, and how shapes, batch sizes and the deal over replicas are chosen."""
+    """Budgets, and the choice of shapes, batch sizes and deal."""
 
     max_tokens: int = 0
-    """Memory budget in tokens that one micro-batch may hold on a device; 0: bytes
-    alone. It rules where a device does not report its memory."""
+    """Memory budget per device, in tokens of one micro-batch; 0: bytes alone. More
+    allows larger batches and risks running out of memory. Required if the device does
+    not report its memory and max_bytes is 0."""
 
     max_bytes: int = 0
-    """Memory budget in bytes per device; programs are compiled to see what fits. 0:
-    what the target or the device reports, less `reserve`."""
+    """Memory budget per device, in bytes; programs are compiled to check it. 0: memory
+    that the target or the device reports, less `reserve`. More allows larger batches
+    and risks running out of memory."""
 
     reserve: float = 0.05
     """Share of the reported memory that is left free for fragmentation, NCCL and
-    cuBLAS; less allows larger batches and risks running out of memory."""
+    cuBLAS. More makes running out of memory less likely; less allows larger batches."""
 
     max_compute_tokens: int = 0
-    """Compute budget per device: the cost of one sequence of this many tokens; 0:
-    searched. More allows larger batches of short samples."""
+    """Compute budget of a micro-batch per device, as the cost of one sequence of this
+    many tokens; 0: searched. More allows larger batches of short samples and makes
+    steps longer."""
 
     policy: Policy = "lockstep"
-    """lockstep: every replica runs the same bucket at once; mixed: each runs its own,
-    dealt so that all finish together."""
+    """lockstep: at each micro-step every replica runs the same bucket, and shapes with
+    too few samples for that are dropped. mixed: each replica runs its own buckets,
+    dealt so that all finish together, and more programs may be compiled."""
 
     rule: Rule = "dual-cost"
-    """Batch sizes from memory alone (equal-token), with tokens^exponent (dual), or with
-    the cost model (dual-cost)."""
+    """Rule for the batch sizes of lockstep: the memory budget alone (equal-token), or
+    also a compute budget on tokens^exponent (dual) or on the cost model (dual-cost)."""
 
     costs: str = "analytic"
-    """Costs of programs: analytic (FLOPs of the model), measure (time them on these
-    devices first), or a file of jaxload.calibrate."""
+    """Source of program costs: analytic (FLOPs of the model), measure (timings on these
+    devices before planning), or the path of a file written by jaxload.calibrate."""
 
     measure_seconds: float = 300.0
-    """Seconds that costs=measure may take; more give a better regression."""
+    """Seconds that costs=measure may take; more give a better regression and a later
+    start."""
 
     exponent: float = 0.0
-    """Power of the tokens in the rule `dual`; 0: regressed from the cost model."""
+    """Power of the tokens in the rule `dual`, 1.0 or more; 0: regressed from the cost
+    model. More shrinks batches of long samples relative to those of short ones."""
 
     max_buckets: int = 32
-    """Shapes to keep; more keep more of the content and compile more programs. Samples
-    that suit none are dropped, and counted."""
+    """Number of shapes to keep; more keep more of the content and compile more
+    programs. Samples that suit no kept shape are dropped and counted."""
 
     max_programs: int = 0
-    """Programs of a mixed plan, in which a shape may have several batch sizes; 0: twice
-    max_buckets. More let replicas finish closer together."""
+    """Number of programs of a mixed plan, in which a shape may have several batch
+    sizes; 0: twice max_buckets. More let replicas finish closer together and take
+    longer to compile."""
 
     batch_multiple: int = 1
-    """Every batch is a multiple of this. A run planned with 8 can resume with up to 8
-    devices per group; larger multiples leave more of the budgets unused."""
+    """Number of samples that every batch is a multiple of. A run planned with 8 can
+    resume with 1, 2, 4 or 8 devices per group. Larger multiples allow more group sizes
+    and leave more of the budgets unused."""
 
     def __post_init__(self):
         for name in ("max_buckets", "batch_multiple"):

@@ -12,20 +12,21 @@ Number = int | float | np.ndarray
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CostLaw:
-    """`fixed + n * (per_sample + per_token * S + per_token_squared * S^2)`.
+    """Cost of n samples of S tokens each on a device.
 
-    The cost of n samples of S tokens each on a device. Two terms in S and not one
-    power: the local exponent climbs from 1 towards 2 as attention takes over from the
-    matmuls, so no single exponent prices both an image and a long clip.
+    `fixed + n * (per_sample + per_token * S + per_token_squared * S^2)`. The law has
+    two terms in S instead of one power, because the local exponent climbs from 1
+    towards 2 as attention takes over from the matmuls: no single exponent prices both
+    an image and a long clip.
     """
 
     fixed: float
-    """Cost of a micro-batch, whatever it holds."""
+    """Cost of a micro-batch, independent of its samples."""
 
     per_token: float
     per_token_squared: float
     per_sample: float = 0.0
-    """Cost of a sample, whatever its tokens: its text."""
+    """Cost of a sample that does not depend on its tokens, such as that of its text."""
 
     def __call__(self, samples: Number, tokens: Number) -> Number:
         return self.fixed + samples * self.sample(tokens)
@@ -37,7 +38,7 @@ class CostLaw:
         )
 
     def scaled(self, factor: float) -> "CostLaw":
-        """Returns the law with every coefficient times `factor`."""
+        """Returns the law with every coefficient multiplied by `factor`."""
         fields = dataclasses.asdict(self)
         return CostLaw(**{name: factor * value for name, value in fields.items()})
 
@@ -49,11 +50,11 @@ class CostModel:
     laws: Mapping[Remat, CostLaw]
     unit: str
     source: str
-    """Origin of the numbers; the plan repeats it."""
+    """Origin of the numbers, as recorded in the plan."""
 
     @classmethod
     def of(cls, law: CostLaw, *, unit: str, source: str) -> "CostModel":
-        """Returns a model in which remat makes no difference."""
+        """Builds a model with the same law for every remat policy."""
         return cls(laws=dict.fromkeys(REMATS, law), unit=unit, source=source)
 
     def __call__(self, program: Program) -> float:
@@ -67,17 +68,17 @@ class CostModel:
 
     @property
     def fixed(self) -> float:
-        """Cost of a micro-batch, whatever it holds and whatever its remat."""
+        """Cost of a micro-batch, independent of its samples and its remat policy."""
         return next(iter(self.laws.values())).fixed
 
     def exponent(self, programs: Sequence[Program]) -> float:
-        """Returns the power of S that is nearest to the cost of one sample.
+        """Returns the power of S that best approximates the cost of one sample.
 
-        Least squares in logarithms, as a regression of the rule `B * S^p <= M_comp`
-        is done.
+        The regression is by least squares in logarithms, as is usual for the rule
+        `B * S^p <= M_comp`.
         """
         law_of: dict[float, CostLaw] = {p.tokens: self.laws[p.remat] for p in programs}
-        if len(law_of) < 2:  # The local exponent.
+        if len(law_of) < 2:  # A single length gives the local exponent.
             law_of |= {1.01 * tokens: law for tokens, law in law_of.items()}
         price = {tokens: float(law.sample(tokens)) for tokens, law in law_of.items()}
         logs = np.log(list(price)), np.log(list(price.values()))

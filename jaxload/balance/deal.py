@@ -1,10 +1,11 @@
 """Deals an epoch over replicas and steps so that a step's replicas finish together.
 
 A replica-step is what one replica runs in one step: a pattern of micro-batches. If all
-patterns cost the same, no replica waits, whichever patterns meet in a step; so patterns
-are chosen for the whole epoch at once, each close to the budget, so that together they
-use every sample. What does not divide evenly is packed into a few patterns that are
-used once an epoch. The deal is a table of fixed size, whatever the number of samples.
+patterns cost the same, no replica waits, whichever patterns meet in a step. Patterns
+are therefore chosen for the whole epoch at once: each costs about the budget, and
+together they use every sample. Samples that do not divide evenly are packed into a few
+patterns that run once an epoch. The size of the deal does not grow with the number of
+samples.
 """
 
 import dataclasses
@@ -20,29 +21,29 @@ from jaxload.errors import InputError
 
 _GOOD_ENOUGH = 0.002  # Idle share at which no more batch sizes are added.
 _TOO_MUCH = 0.02  # Idle share at which budgets beyond the memory are tried.
-_COARSE, _FINE = 1_500, 20_000  # Parts of a budget that costs are rounded to.
-_PENALTY = 2e-4  # Of a micro-batch, in budgets: prefers one large to two small.
-_REPEATS = 2e-3  # Of a micro-batch that its pattern has already: prefers mixtures.
+_COARSE, _FINE = 1_500, 20_000  # Units per budget that costs are rounded to.
+_PENALTY = 2e-4  # Budgets charged per micro-batch, to prefer one large to two small.
+_REPEATS = 2e-3  # Budgets charged per repeat in a pattern, to prefer mixed patterns.
 _NUM_BUDGETS = 6
-_NUM_REFINED = 3  # Budgets that are tried with more batch sizes.
-_SMALL_PIECES = 8  # Micro-batches that a shape is cut into at least, if need be.
-_MIN_EVEN = 0.6  # Share of the largest batch that an even one has at least.
-_LADDER = (1, 2, 3, 4, 6, 8)  # Batch sizes that a shape may have besides its largest.
+_NUM_REFINED = 3  # Budgets that are also tried with more batch sizes.
+_SMALL_PIECES = 8  # Least micro-batches per shape, in the last attempt of a deal.
+_MIN_EVEN = 0.6  # Least share of the largest batch that a more even batch may have.
+_LADDER = (1, 2, 3, 4, 6, 8)  # Batch sizes, in units, to try besides the largest.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Supply:
-    """Samples of one shape."""
+    """Samples of one shape, with their cost and the limits on batches."""
 
     num_samples: int
     cost: float
     """Cost that one sample adds to a micro-batch."""
 
     max_batch: int
-    """Samples of a micro-batch that memory allows; at least one unit."""
+    """Most samples of a micro-batch within the memory budget; at least one unit."""
 
     unit: int = 1
-    """Smallest batch, of which every batch is a multiple."""
+    """Smallest batch size; every batch is a multiple of this size."""
 
 
 def make_deal(
@@ -54,20 +55,21 @@ def make_deal(
     max_programs: int,
     budget: float = 0.0,
 ) -> Deal:
-    """Deals the samples of some shapes.
+    """Deals the samples of some shapes so that replicas idle as little as possible.
 
     Args:
-      supplies: What there is, at least one sample of each.
-      fixed: Cost of a micro-batch besides its samples.
-      accumulate: Budgets that a replica gets in a step.
-      num_replicas: Replicas of a step; there have to be as many units of samples.
-      max_programs: Programs that may be compiled; at least one for each shape.
-      budget: The compute budget; 0 has it searched.
+      supplies: Samples of each shape, at least one.
+      fixed: Fixed cost of a micro-batch, in addition to its samples.
+      accumulate: Number of compute budgets that a replica may spend in a step.
+      num_replicas: Number of replicas; requires at least as many units of samples.
+      max_programs: Upper bound on the number of programs, at least one per shape.
+      budget: Compute budget; 0: searched.
     """
     _check_enough(supplies, num_replicas)
     deals = []
-    # Whole micro-batches of few samples leave gaps; batches that divide them leave
-    # fewer, and small batches small ones.
+    # If a shape has few samples, its last micro-batch is far from full. Batch sizes
+    # that nearly divide the number of samples leave fewer gaps, and small batches leave
+    # small gaps.
     for pieces in (0, 1, _SMALL_PIECES):
         solver = _Solver(supplies, fixed, accumulate, num_replicas, pieces)
         deals.append(_deal(solver, max_programs, budget))
@@ -85,15 +87,15 @@ def deal_again(
     num_replicas: int,
     budget: float,
 ) -> Deal:
-    """Deals other numbers of samples with batch sizes that are given.
+    """Deals other numbers of samples with the given batch sizes.
 
     Args:
-      supplies: As in `make_deal`; shapes without an option are an error.
+      supplies: Samples of each shape, as in `make_deal`.
       options: Batch sizes, at least one for each shape.
-      fixed: Cost of a micro-batch besides its samples.
-      accumulate: Budgets that a replica gets in a step.
-      num_replicas: Replicas of a step.
-      budget: The compute budget of the deal that the options come from.
+      fixed: Fixed cost of a micro-batch, in addition to its samples.
+      accumulate: Number of compute budgets that a replica may spend in a step.
+      num_replicas: Number of replicas.
+      budget: Compute budget of the deal that the options come from.
     """
     _check_enough(supplies, num_replicas)
     solver = _Solver(supplies, fixed, accumulate, num_replicas, pieces=0)
@@ -112,12 +114,12 @@ def _check_enough(supplies: Sequence[Supply], num_replicas: int) -> None:
 
 
 def _deal(solver: "_Solver", max_programs: int, budget: float) -> Deal:
-    """The best deal with one program for each shape or, if it idles, some more."""
+    """Returns the best deal; tries budgets beyond the memory only if it idles much."""
     most = solver.most_at_once()
     best = solver.best_of([budget] if budget else solver.budgets(most), max_programs)
     if best.idle > _TOO_MUCH and not budget:
-        # Two shapes of unlike cost, of which memory holds one or two: more together
-        # come closer to each other.
+        # If memory holds only one or two samples of shapes with unlike costs, patterns
+        # of more micro-batches come closer to equal costs.
         larger = [b for b in solver.budgets(2 * most) if b > most]
         best = min(best, solver.best_of(larger, max_programs), key=_preference)
     return solver.rounded(solver.solve(best.budget, best.programs, _FINE, best))
@@ -125,7 +127,7 @@ def _deal(solver: "_Solver", max_programs: int, budget: float) -> Deal:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Relaxed:
-    """A deal in which patterns are used a fraction of a time."""
+    """Relaxed deal, in which patterns run a fractional number of times."""
 
     budget: float
     programs: tuple[BatchOption, ...]
@@ -134,7 +136,7 @@ class _Relaxed:
     patterns: tuple[np.ndarray, ...]
 
     def samples(self) -> np.ndarray:
-        """Samples that each program runs."""
+        """Returns the number of samples that each program runs."""
         batch = np.array([p.batch for p in self.programs])
         return batch * sum(
             t * p for t, p in zip(self.times, self.patterns, strict=True)
@@ -142,12 +144,12 @@ class _Relaxed:
 
 
 def _preference(option: _Relaxed) -> tuple[int, float]:
-    # Of budgets that idle as little, the larger: its micro-batches fill the memory.
+    # Among budgets that idle about equally, the larger one fills memory better.
     return round(option.idle / 5e-4), -option.budget
 
 
 class _Solver:
-    """The shapes of a deal, and what is tried on them."""
+    """Searches budgets and batch sizes for the supplies of a deal."""
 
     def __init__(
         self,
@@ -165,11 +167,11 @@ class _Solver:
         self._totals = np.array([supply.num_samples for supply in supplies])
 
     def most_at_once(self) -> float:
-        """Cost of the dearest micro-batch that fits into memory."""
+        """Returns the cost of the costliest micro-batch within the memory budget."""
         return max(self._cost(supply, supply.max_batch) for supply in self._supplies)
 
     def best_of(self, budgets: list[float], max_programs: int) -> _Relaxed:
-        """The best with one program for each shape or, if it idles, some more."""
+        """Returns the best relaxed deal; adds batch sizes if one per shape idles."""
         options = [self.solve(b, self.largest(b), _COARSE) for b in budgets]
         best = min(options, key=_preference)
         if best.idle > _GOOD_ENOUGH and max_programs > len(self._supplies):
@@ -181,10 +183,11 @@ class _Solver:
         return best
 
     def budgets(self, most: float) -> list[float]:
-        """Budgets to try, from the dearest sample on.
+        """Returns the budgets to try, from the costliest unit of samples up to `most`.
 
-        Multiples of what the shapes with the most work cost fill replica-steps without
-        any help, so they are tried besides an even spread.
+        If the cost of a replica-step is a multiple of the cost of one unit, that shape
+        alone can fill the replica-step. Such multiples are tried for the two shapes
+        with the most work, in addition to evenly spaced budgets.
         """
         least = max(self._cost(supply, supply.unit) for supply in self._supplies)
         tried = np.linspace(least, most, _NUM_BUDGETS).tolist()
@@ -201,14 +204,14 @@ class _Solver:
         return distinct
 
     def largest(self, budget: float) -> tuple[BatchOption, ...]:
-        """One program for each shape: as large as memory and the budget allow."""
+        """Returns one program for each shape, as large as memory and budget allow."""
         return tuple(
             BatchOption(shape=i, batch=self._batch(supply, budget))
             for i, supply in enumerate(self._supplies)
         )
 
     def ladder(self, budget: float) -> tuple[BatchOption, ...]:
-        """Several programs for each shape, to choose from."""
+        """Returns several programs for each shape, to choose from."""
         programs = []
         for i, supply in enumerate(self._supplies):
             largest = self._batch(supply, budget) // supply.unit
@@ -226,7 +229,7 @@ class _Solver:
         resolution: int,
         start: _Relaxed | None = None,
     ) -> _Relaxed:
-        """The fewest replica-steps of a budget that use all samples."""
+        """Finds the fewest replica-steps within a budget that use all samples."""
         costs = self._costs(programs)
         shapes = np.array([p.shape for p in programs])
         bins, used = fill_bins(
@@ -250,7 +253,7 @@ class _Solver:
         )
 
     def fewer_programs(self, option: _Relaxed, limit: int) -> _Relaxed:
-        """The same with as few programs as do about as well."""
+        """Reduces a relaxed deal to as few programs as idle about equally."""
         largest = set(self.largest(option.budget))
         costs = self._costs(option.programs)
         batch = np.array([p.batch for p in option.programs])
@@ -263,7 +266,7 @@ class _Solver:
         target = max(_GOOD_ENOUGH, 1.1 * option.idle)
         low, high = 0, min(len(extra), limit - len(largest))
         best = self._with(option.budget, largest, extra[:high])
-        while low < high:  # The least number of extra programs that is good enough.
+        while low < high:  # Bisects for the fewest extra programs that are good enough.
             middle = (low + high) // 2
             tried = self._with(option.budget, largest, extra[:middle])
             if tried.idle <= max(target, best.idle):
@@ -273,7 +276,7 @@ class _Solver:
         return best
 
     def rounded(self, option: _Relaxed) -> Deal:
-        """The same in whole numbers."""
+        """Rounds a relaxed deal to whole numbers."""
         kept = self._used(option)
         programs = tuple(option.programs[i] for i in kept)
         return round_deal(
@@ -290,11 +293,11 @@ class _Solver:
         )
 
     def idle(self, deal: Deal) -> float:
-        """Idle share of a deal, if every step has one of the longest patterns."""
+        """Returns the idle share of a deal whose steps all have a longest pattern."""
         return deal_idle(deal, self._costs(deal.options), self._totals)
 
     def _used(self, option: _Relaxed) -> list[int]:
-        """Programs that are run, and at least one of each shape."""
+        """Returns the indices of programs that run, and at least one for each shape."""
         samples = option.samples()
         used = set(np.flatnonzero(samples > 0.5).tolist())
         served = {option.programs[i].shape for i in used}
@@ -318,7 +321,8 @@ class _Solver:
         if not self._pieces:
             return largest * unit
         largest = min(largest, max(1, available // self._pieces))
-        # Of batches not much smaller, the one that lacks least to use up all samples.
+        # Among batches not much smaller, choose the one whose last micro-batch lacks
+        # the fewest samples.
         return min(
             (n * unit for n in range(largest, math.floor(largest * _MIN_EVEN), -1)),
             key=lambda batch: -supply.num_samples % batch,

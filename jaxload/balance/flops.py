@@ -1,11 +1,11 @@
-"""FLOPs as a function of tokens, and those of a matrix in training."""
+"""FLOPs as a function of tokens, and the training FLOPs of one weight matrix."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Flops:
-    """`per_sample + per_token * S + per_token_squared * S^2`."""
+    """FLOPs for S tokens: `per_sample + per_token * S + per_token_squared * S^2`."""
 
     per_sample: int | float = 0
     per_token: int | float = 0
@@ -28,7 +28,7 @@ class Flops:
 
 @dataclasses.dataclass(frozen=True)
 class Adapters:
-    """What is trained in place of the model: low ranks beside some of its matrices."""
+    """Low-rank adapters, trained instead of the matrices that they are attached to."""
 
     rank: int
     targets: tuple[str, ...]
@@ -36,28 +36,29 @@ class Adapters:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Matrix:
-    """A matrix in blocks, and how many vectors of a sample it is multiplied with."""
+    """A weight matrix of the blocks, and how many vectors it multiplies."""
 
     rows: int
     columns: int
     per_token: int = 0
     per_sample: int = 0
     target: str | None = None
-    """What adapters know it by, if they may be put on it."""
+    """Name of the matrix in `Adapters.targets`; None if it takes no adapter."""
 
     behind_adapters: bool = True
-    """Whether what is multiplied depends on adapters of earlier blocks."""
+    """True if the input depends on adapters of earlier blocks."""
 
     ends_block: bool = False
-    """Whether only a gate stands between its result and the block's."""
+    """True if only a gate lies between this matmul and the output of the block."""
 
     def flops(self, *, again: bool, adapters: Adapters | None) -> Flops:
-        """Forward and backward; `again` if remat has it computed twice."""
+        """Returns the training FLOPs; `again` if remat recomputes the forward pass."""
         if adapters is None:
             return (4.0 if again else 3.0) * self._forward(self.rows * self.columns)
-        # No gradient for the matrix, and one for what it is multiplied with only if
-        # something there is trained. Without a gradient for gates, the last result of
-        # a block is not needed again; one that no adapter changes is not, either.
+        # The frozen matrix gets no gradient, and its input gets one only if adapters
+        # of earlier blocks need that gradient. Frozen gates need no gradient, so the
+        # last matmul of a block is not recomputed. A result that no adapter changes is
+        # not recomputed either.
         adapted = self.target in adapters.targets
         changed = self.behind_adapters or adapted
         again = again and changed and not self.ends_block

@@ -1,4 +1,4 @@
-"""How uneven the replicas of a step are: every definition that papers use."""
+"""Imbalance between the replicas of a step, by every definition in use."""
 
 import dataclasses
 
@@ -7,26 +7,26 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Imbalance:
-    """Means over steps, for replica r's time t_r, but for the first."""
+    """Imbalance of replica times t_r; all but `idle_share` are means over steps."""
 
     idle_share: float
-    """Time that replicas wait, over all their time: all steps together."""
+    """Idle time of all replicas over their total time, both summed over steps."""
 
     mean_wait: float
-    """mean_r(max - t_r) / max"""
+    """Mean wait: mean_r(max - t_r) / max."""
 
     max_over_mean: float
-    """max / mean - 1"""
+    """Excess of the slowest replica over the mean: max / mean - 1."""
 
     spread: float
-    """(max - min) / max"""
+    """Range of the times: (max - min) / max."""
 
     variation: float
-    """Standard deviation over mean."""
+    """Coefficient of variation: standard deviation / mean."""
 
 
 def measure_imbalance(seconds: np.ndarray) -> Imbalance:
-    """Judges times of [steps, replicas]."""
+    """Measures the imbalance of replica times, [steps, replicas]."""
     longest, mean = seconds.max(axis=1), seconds.mean(axis=1)
     return Imbalance(
         idle_share=float(1 - mean.sum() / longest.sum()),
@@ -38,11 +38,11 @@ def measure_imbalance(seconds: np.ndarray) -> Imbalance:
 
 
 def idle_by_step(seconds: np.ndarray) -> np.ndarray:
-    """The share of each step that replicas wait, of times of [steps, replicas]."""
+    """Returns the idle share of each step, from replica times, [steps, replicas]."""
     return 1 - seconds.mean(axis=1) / seconds.max(axis=1)
 
 
 def expected_distinct(weights: np.ndarray, num_draws: float) -> float:
-    """Distinct things among so many random draws, by weight."""
+    """Returns the expected number of distinct outcomes of weighted random draws."""
     share = weights / weights.sum()
     return float((1 - (1 - share) ** num_draws).sum())

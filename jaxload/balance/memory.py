@@ -1,4 +1,4 @@
-"""Memory of a program on each device, regressed from a few that were compiled."""
+"""Memory of a program on each device, regressed from a few compiled programs."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,36 +13,36 @@ from jaxload.shapes.shape import Shape
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limit:
-    """The largest program of a form that the memory budget allows."""
+    """Largest program of a form within the memory budget."""
 
     program: Program
     fits: bool
-    """False if the smallest batch, which the program then has, is too much."""
+    """False if the program has the smallest batch and still exceeds the budget."""
 
     unit: int
-    """Smallest batch, of which every batch is a multiple."""
+    """Smallest batch size; every batch is a multiple of this size."""
 
     @property
     def max_units(self) -> int:
-        """Most units that fit; 0 if one does not."""
+        """Number of units within the memory budget; 0 if not even one is."""
         return self.program.batch // self.unit if self.fits else 0
 
     @property
     def samples_per_device(self) -> int:
-        """Samples of one unit on each device."""
+        """Number of samples of one unit on each device."""
         return self.unit // self.program.layout.batch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoryLaw:
-    """`fixed + n * (per_sample + per_token * S)`: bytes of one device.
+    """Bytes of n samples of S tokens each on a device.
 
-    For n samples of S tokens each. Attention is computed in blocks, so memory has no
-    term in S squared.
+    `fixed + n * (per_sample + per_token * S)`. Attention is computed in blocks, so
+    memory has no term in S squared.
     """
 
     fixed: float
-    """Parameters, gradients and optimizer state, whatever the batch."""
+    """Bytes of parameters, gradients and optimizer state, independent of the batch."""
 
     per_sample: float
     per_token: float
@@ -55,15 +55,15 @@ class MemoryLaw:
         return self.per_sample + self.per_token * tokens
 
     def max_samples(self, tokens: int, budget: int) -> int:
-        """Returns the most samples per device within a budget of bytes; 0 if none."""
+        """Returns the most samples per device within a budget in bytes; 0 if none."""
         return max(0, int((budget - self.fixed) // self.sample(tokens)))
 
 
 def regress_memory(measured: Mapping[Program, int]) -> MemoryLaw:
-    """Returns the law nearest to the compiled bytes of some programs.
+    """Regresses the memory law from the bytes of some compiled programs.
 
-    Relative errors are minimised and no coefficient is negative. Programs of one length
-    determine the bytes of a sample of that length and no other.
+    Relative errors are minimised and no coefficient is negative. If all programs have
+    one length, the law holds for that length only.
     """
     samples = {program.samples_per_device for program in measured}
     if len(samples) < 2:
@@ -82,7 +82,7 @@ def regress_memory(measured: Mapping[Program, int]) -> MemoryLaw:
     found = optimize.nnls(relative / scale, np.ones_like(num_bytes))[0] / scale
     fixed, per_sample, per_token = found.tolist()
     law = MemoryLaw(fixed=fixed, per_sample=per_sample, per_token=per_token)
-    if law.sample(int(tokens.max())) < 1:  # Byte; rounding seldom leaves an exact 0.
+    if law.sample(int(tokens.max())) < 1:  # One byte; rounding seldom gives exactly 0.
         raise InputError(
             f"memory of {len(measured)} programs that does not grow with samples: "
             "expected larger batches to take more; compile batches further apart"

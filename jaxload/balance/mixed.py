@@ -1,12 +1,12 @@
 """The mixed schedule: each replica runs buckets of its own, and all finish together.
 
-The deal says how often in an epoch each pattern of micro-batches is run. Its patterns,
-each repeated as often, form one long list of replica-steps; an epoch goes through it in
-strides of the golden ratio. Any window of consecutive replica-steps is then spread over
-the list about evenly, and with that over the buckets. The place in the list says which
-samples are taken, so any step can be asked for first, on any host, and an epoch
-takes every sample once. What is left over of a bucket, less than a micro-batch, goes to
-the next epoch. Epochs follow each other without a gap, also within a step.
+The deal says how often an epoch runs each pattern of micro-batches. All patterns, each
+repeated that often, form one long list of replica-steps. An epoch visits the list in
+strides of the golden ratio, so that any window of consecutive replica-steps is spread
+about evenly over the list, and thereby over the buckets. The position in the list
+determines the samples, so any host can start at any step, and an epoch takes every
+sample once. The remainder of a shape, less than a micro-batch, is carried over to the
+next epoch. Epochs follow each other without a gap, even within a step.
 """
 
 import dataclasses
@@ -26,14 +26,14 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mixed:
-    """(seed, step, replica) -> micro-batches, with nothing remembered."""
+    """Stateless function (seed, step, replica) -> micro-batches."""
 
     buckets: tuple[Bucket, ...]
     patterns: tuple[Pattern, ...]
-    """How many micro-batches of each bucket, and how often an epoch has them."""
+    """Patterns of the deal, whose counts are per bucket."""
 
     rest: tuple[Pattern, ...]
-    """Once an epoch each; a micro-batch that is not full stays away."""
+    """Patterns that run once an epoch, without micro-batches that are not full."""
 
     seed: int
     num_replicas: int
@@ -45,11 +45,11 @@ class Mixed:
 
     @property
     def max_micro_batches(self) -> int:
-        """Micro-batches of the pattern that has the most."""
+        """Largest number of micro-batches in a pattern."""
         return max(sum(pattern.counts) for pattern in (*self.patterns, *self.rest))
 
     def step_counts(self, step: int) -> np.ndarray:
-        """Micro-batches of each bucket on each replica, [replicas, buckets]."""
+        """Returns the micro-batches of each bucket per replica, [replicas, buckets]."""
         counts = np.empty((self.num_replicas, len(self.buckets)), np.int64)
         for epoch, replicas, places in self._places(step):
             pattern = np.searchsorted(self._table.ends, places, side="right")
@@ -63,7 +63,7 @@ class Mixed:
         return counts
 
     def micro_batches(self, step: int, replica: int) -> tuple[MicroBatch, ...]:
-        """What one replica runs in one step."""
+        """Returns the micro-batches that one replica runs in one step, in order."""
         epoch, index = divmod(step * self.num_replicas + replica, self._table.size)
         place = self._place(epoch, index)
         pattern = int(np.searchsorted(self._table.ends, place, side="right"))
@@ -78,16 +78,16 @@ class Mixed:
         )
 
     def epoch(self, step: int) -> float:
-        """Passes over the data that are done when a step begins."""
+        """Returns the number of passes over the data before a step, as a fraction."""
         return step * self.num_replicas / self._table.size
 
     def epoch_counts(self) -> np.ndarray:
-        """Micro-batches of each bucket in an epoch, or one more of some."""
+        """Returns the most micro-batches of each bucket that an epoch may run."""
         times = [p.times for p in (*self.patterns, *self.rest)]
         return np.array(times) @ self._table.counts
 
     def carried(self, epoch: int) -> dict[str, int]:
-        """Samples of each shape that wait when an epoch ends, fewer than a batch."""
+        """Returns the samples of each shape that an epoch leaves over to the next."""
         table = self._table
         return {
             str(shape): (epoch + 1) * table.left[i] % table.smallest[i]
@@ -97,10 +97,10 @@ class Mixed:
     def _micro_batch(
         self, epoch: int, pattern: int, bucket: int, index: int
     ) -> MicroBatch:
-        """The `index`-th micro-batch of a bucket among those of a pattern."""
+        """Returns micro-batch `index` of a bucket, among all runs of one pattern."""
         table, batch = self._table, self.buckets[bucket].batch
         shape = table.shape_of[bucket]
-        # All arithmetic on positions is in Python's integers, which do not overflow.
+        # Positions are Python integers, which do not overflow.
         past = epoch * table.core[shape]
         past += (
             epoch * table.left[shape] // table.smallest[shape] * (table.smallest[shape])
@@ -116,7 +116,7 @@ class Mixed:
         return MicroBatch(bucket, members)
 
     def _places(self, step: int) -> list[tuple[int, slice, np.ndarray]]:
-        """A step's places in the list, for each epoch that it touches."""
+        """Returns epoch, replicas and list positions for each epoch in a step."""
         size, parts, replica = self._table.size, [], 0
         while replica < self.num_replicas:
             epoch, index = divmod(step * self.num_replicas + replica, size)
@@ -128,14 +128,14 @@ class Mixed:
         return parts
 
     def _place(self, epoch: int, index: int) -> int:
-        """The place in the list of an epoch's replica-step."""
+        """Returns the list position of replica-step `index` of an epoch."""
         size = self._table.size
-        stream = len(self.buckets)  # None of a shape's.
+        stream = len(self.buckets)  # Not the stream of any shape.
         start = shuffled(0, size=size, seed=self.seed, stream=stream, lap=epoch)
         return (start + index * self._table.stride) % size
 
     def _rest_counts(self, epoch: int) -> np.ndarray:
-        """The rest's patterns without the micro-batches that are not full."""
+        """Returns the counts of `rest` in an epoch, without partial micro-batches."""
         table = self._table
         counts = table.counts[len(self.patterns) :]
         before = np.cumsum(counts, axis=0) - counts
@@ -155,31 +155,32 @@ class Mixed:
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """What follows from the deal alone."""
+    """Quantities that follow from the deal alone."""
 
     shapes: tuple
     shape_of: list[int]
-    """Of each bucket."""
+    """Index of the shape of each bucket."""
 
     counts: np.ndarray
-    """Micro-batches, [patterns and rest, buckets]."""
+    """Number of micro-batches, [patterns and rest, buckets]."""
 
     ends: np.ndarray
-    """Where each pattern's run in the list ends."""
+    """End of each pattern's run in the list, exclusive."""
 
     size: int
     stride: int
     firsts: np.ndarray
-    """First sample of each pattern's run, [patterns and rest, buckets]."""
+    """First sample of each pattern's run within an epoch, [patterns and rest,
+    buckets]."""
 
     core: list[int]
-    """Samples of each shape that the patterns take in an epoch."""
+    """Number of samples of each shape that `patterns` take in an epoch."""
 
     left: list[int]
-    """Those that they leave to the rest."""
+    """Number of samples of each shape that are left to `rest`."""
 
     smallest: list[int]
-    """Batch size of the rest, for each shape."""
+    """Batch size of each shape in `rest`."""
 
 
 def _make_table(
@@ -222,7 +223,7 @@ def _make_table(
 
 
 def _stride(size: int) -> int:
-    """The whole number nearest to the golden section that visits every place."""
+    """Returns a stride near the golden section of `size` that visits every position."""
     stride = max(1, round(size * _GOLDEN))
     while math.gcd(stride, size) > 1:
         stride += 1

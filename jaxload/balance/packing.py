@@ -1,11 +1,10 @@
-"""Two problems of packing: equal bins, and many bins that are filled exactly.
+"""Two packing problems: bins of equal size, and as few full bins as possible.
 
-`partition` deals things over some bins so that the fullest holds as little as possible.
-`fill_bins` is the cutting-stock problem: how often to use which pattern of things, each
-at most so long, to use up given numbers of each kind. It solves the linear relaxation,
-by generating patterns as they are needed (Gilmore and Gomory): with thousands of bins
-the relaxation is within a few bins of the best, and it needs no more patterns than
-there are kinds.
+`partition` distributes items over bins so that the fullest bin is as small as possible.
+`fill_bins` is the cutting-stock problem: how often to use each pattern of items, none
+larger than a bin, to use up given supplies. `fill_bins` solves the linear relaxation by
+column generation (Gilmore and Gomory). With thousands of bins, the relaxation is within
+a few bins of the optimum, and it needs no more patterns than there are supplies.
 """
 
 import heapq
@@ -14,14 +13,14 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import linprog
 
-_EXACT_ITEMS = 12  # Few enough to try every deal.
+_EXACT_ITEMS = 12  # Most items for which every distribution is searched.
 _MAX_SWAPS = 2_000
 _MAX_PATTERNS = 150
-_IMPROVEMENT = 1e-4  # Share of a bin that a new pattern has to save.
+_IMPROVEMENT = 1e-4  # Share of a bin that a new pattern must save.
 
 
 def partition(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
-    """Deals things over bins, by index, so that the fullest bin is about the least."""
+    """Distributes items over bins, by index, so that the fullest is about minimal."""
     bins = _improve(sizes, longest_first(sizes, num_bins))
     if len(sizes) <= _EXACT_ITEMS:
         bins = _exact(sizes, bins)
@@ -29,7 +28,7 @@ def partition(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
 
 
 def longest_first(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
-    """Puts each thing, the largest first, into the bin that holds the least."""
+    """Puts each item, the largest first, into the bin that holds the least."""
     bins: list[list[int]] = [[] for _ in range(num_bins)]
     heap = [(0.0, b) for b in range(num_bins)]
     for item in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
@@ -40,7 +39,7 @@ def longest_first(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
 
 
 def _improve(sizes: Sequence[float], bins: list[list[int]]) -> list[list[int]]:
-    """Moves or swaps something out of the fullest bin while that lowers it."""
+    """Moves or swaps items out of the fullest bin while that lowers the maximum."""
     loads = np.array([sum(sizes[i] for i in b) for b in bins])
     for _ in range(_MAX_SWAPS):
         full = int(loads.argmax())
@@ -68,7 +67,7 @@ def _improve(sizes: Sequence[float], bins: list[list[int]]) -> list[list[int]]:
 
 
 def _exact(sizes: Sequence[float], bins: list[list[int]]) -> list[list[int]]:
-    """The best deal of a few things, found by trying all that could be better."""
+    """Finds the best distribution of a few items by branch and bound."""
     order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
     best = [list(b) for b in bins]
     least = max(sum(sizes[i] for i in b) for b in bins)
@@ -84,7 +83,7 @@ def _exact(sizes: Sequence[float], bins: list[list[int]]) -> list[list[int]]:
             least = max(loads)
             best = [[i for i in order if place[i] == b] for b in range(len(bins))]
             return
-        tried = set()  # Bins of equal load are the same.
+        tried = set()  # Bins of equal size are interchangeable.
         for b in range(len(bins)):
             load = loads[b] + sizes[order[depth]]
             if loads[b] in tried or load >= least * (1 - 1e-12):
@@ -110,24 +109,23 @@ def fill_bins(
     repeats: float = 0.0,
     patterns: Sequence[np.ndarray] = (),
 ) -> tuple[float, list[tuple[float, np.ndarray]]]:
-    """Fills as few bins as possible with all that there is.
+    """Uses up all supplies in as few bins as possible.
 
-    A thing j is of a kind `kinds[j]`, of which it uses up `amounts[j]`, and takes
-    `sizes[j]` of a bin. Sizes are rounded to a bin's `resolution` parts. Returns the
-    number of bins, and each pattern (how many of each thing) with its number of bins,
-    not rounded.
+    Item j takes `amounts[j]` from supply `kinds[j]` and fills `sizes[j]` of a bin.
+    Returns the number of bins, and each pattern (the count of each item) with the
+    number of bins that use it; these numbers are fractional.
 
     Args:
-      kinds: Which kind each thing is of.
-      amounts: What each thing uses up of its kind.
-      sizes: What each thing takes of a bin.
-      totals: How much there is of each kind.
-      bin_size: What a bin holds.
-      resolution: Parts of a bin that sizes are rounded to.
-      penalty: Bins that each thing costs: prefers large things to small ones.
-      repeats: Bins that each thing costs more if its pattern has it already: prefers
-        patterns of many kinds.
-      patterns: Some that are known to be good.
+      kinds: Index of the supply that each item draws from.
+      amounts: Amount that each item takes from its supply.
+      sizes: Size of each item.
+      totals: Amount of each supply.
+      bin_size: Size of a bin.
+      resolution: Number of units per bin that sizes are rounded to.
+      penalty: Bins charged per item, to prefer large items to small ones.
+      repeats: Bins charged per repeat of an item in a pattern, to prefer mixed
+        patterns.
+      patterns: Known good patterns to start from.
     """
     units = np.maximum(1, np.round(sizes / bin_size * resolution).astype(np.int64))
     one_kind = np.diag(np.maximum(1, resolution // units))
@@ -158,17 +156,17 @@ def fill_bins(
 
 
 def _num_repeats(pattern: np.ndarray) -> np.ndarray | np.integer:
-    """Things of a pattern, or of each column, that are there already."""
+    """Returns the number of repeated items in a pattern, or in each column."""
     return np.maximum(pattern - 1, 0).sum(axis=0)
 
 
 def _best_pattern(
     units: np.ndarray, worth: np.ndarray, room: int, repeats: float = 0.0
 ) -> tuple[float, np.ndarray]:
-    """The most valuable things that fit into a bin: an unbounded knapsack.
+    """Finds the most valuable pattern for one bin, an unbounded knapsack problem.
 
-    Each thing is offered once, twice, four times and so on, so that every number of it
-    can be had, and each offer is one operation on the whole table.
+    Each item is offered in multiples of 1, 2, 4 and so on. These multiples add up to
+    any count, and each offer is one vector operation on the whole table.
     """
     best = np.zeros(room + 1)
     offers = []

@@ -1,4 +1,4 @@
-"""A deal: an epoch as patterns of micro-batches, each run so many times."""
+"""Deals: the patterns of micro-batches in an epoch, and how often each runs."""
 
 import dataclasses
 
@@ -8,10 +8,10 @@ class BatchOption:
     """A batch size that a deal may use for one shape."""
 
     shape: int
-    """Index into the supplies."""
+    """Index of the shape in the supplies."""
 
     batch: int
-    """Samples of a micro-batch."""
+    """Number of samples in a micro-batch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,24 +19,24 @@ class Pattern:
     """Micro-batches that one replica runs in one step."""
 
     counts: tuple[int, ...]
-    """Micro-batches of each option, in the order of the deal's options."""
+    """Number of micro-batches of each option, in the order of the deal's options."""
 
     times: int
-    """Replica-steps of an epoch that run it."""
+    """Number of replica-steps of an epoch that run the pattern."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Deal:
-    """An epoch, as patterns; the `rest` are used once each."""
+    """Patterns that make up an epoch; each pattern of `rest` runs once."""
 
     options: tuple[BatchOption, ...]
     budget: float
-    """Compute budget: cost of a replica-step, over the number of accumulations."""
+    """Compute budget: cost of a replica-step, divided by `accumulate`."""
 
     patterns: tuple[Pattern, ...]
     rest: tuple[Pattern, ...]
 
     @property
     def num_bins(self) -> int:
-        """Replica-steps of an epoch."""
+        """Number of replica-steps in an epoch."""
         return sum(p.times for p in self.patterns) + len(self.rest)

@@ -1,4 +1,4 @@
-"""Programs: what XLA compiles once, and what a plan, a schedule and a run count in."""
+"""Programs: the compile keys that plans, schedules and runs refer to."""
 
 import dataclasses
 import math
@@ -8,10 +8,10 @@ from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
 
 Remat = Literal["none", "attention", "full"]
-"""Activations that a block keeps for its backward pass: most, attention, or input."""
+"""Remat policy: a block keeps most activations, those of attention, or its input."""
 
 REMATS: tuple[Remat, ...] = ("none", "attention", "full")
-"""From the fastest, which takes the most memory, to the smallest."""
+"""Remat policies, from the fastest to the one that takes the least memory."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -24,7 +24,7 @@ class Grid:
 
     @classmethod
     def of(cls, shape: Shape) -> "Grid":
-        """Returns the form of samples of this shape."""
+        """Returns the form of micro-batches with this latent shape."""
         return cls(shape.frames, shape.height, shape.width)
 
     @property
@@ -45,8 +45,8 @@ class Grid:
 class Layout:
     """Division of one micro-batch among the devices of a group's fsdp axis.
 
-    The three sizes multiply to that axis. `batch` devices hold samples of their own;
-    within each of these, `ring` x `heads` devices share the sequence of a sample.
+    The product of the three sizes is the size of that axis. Samples are divided among
+    `batch` sets of devices; the `ring` x `heads` devices of a set share each sequence.
     """
 
     batch: int = 1
@@ -64,7 +64,7 @@ class Layout:
 
     @property
     def devices_per_sample(self) -> int:
-        """Devices that share the sequence of one sample."""
+        """Number of devices that share the sequence of one sample."""
         return self.ring * self.heads
 
     def smallest_batch(self, multiple: int = 1) -> int:
@@ -77,11 +77,11 @@ class Layout:
 
 @dataclasses.dataclass(frozen=True, order=True, kw_only=True)
 class Program:
-    """The compile key: one micro-step that XLA compiles once for each group."""
+    """Compile key of one micro-step, which XLA compiles once for each group."""
 
     form: Grid
     batch: int
-    """Samples of the replica's micro-batch, over all devices of its group."""
+    """Number of samples in a replica's micro-batch, over all devices of its group."""
 
     layout: Layout = Layout()
     remat: Remat = "none"
@@ -108,21 +108,21 @@ class Program:
 
     @property
     def samples_per_device(self) -> int:
-        """Samples that each device has a part of."""
+        """Number of samples that each device holds, whole or in part."""
         return self.batch // self.layout.batch
 
     @property
     def tokens_per_device(self) -> int:
-        """Tokens that each device holds."""
+        """Number of tokens that each device holds."""
         tokens = self.samples_per_device * self.tokens
         return tokens // self.layout.devices_per_sample
 
     def resized(self, batch: int) -> "Program":
-        """Returns the program with another batch."""
+        """Returns the program with another batch size."""
         return dataclasses.replace(self, batch=batch)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the program as JSON can hold it."""
+        """Returns the program as JSON values."""
         return {
             "form": str(self.form),
             "batch": self.batch,
@@ -132,7 +132,7 @@ class Program:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Program":
-        """Builds a program from what `to_dict` returned."""
+        """Builds a program from the result of `to_dict`."""
         return cls(
             form=Grid.of(Shape.parse(content["form"])),
             batch=content["batch"],

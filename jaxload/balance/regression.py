@@ -1,4 +1,4 @@
-"""Fits what a micro-batch costs to what was measured, and says how well it fits."""
+"""Regresses the cost of a micro-batch from timings, with measures of accuracy."""
 
 import dataclasses
 import math
@@ -51,18 +51,18 @@ class PowerLaw:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Goodness:
-    """How well a law fits."""
+    """Accuracy of a regressed law."""
 
     r2: float
-    """Share of the variance explained, over the points that it was fitted to."""
+    """Share of the variance explained, over the points used in the regression."""
 
     held_out_error: float
-    """Mean absolute relative error, over the points that were kept out."""
+    """Mean absolute relative error, over the held-out points."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FittedPoint:
-    """A measured point beside what both laws say of it, in seconds."""
+    """A timing with the predictions of both laws, in seconds."""
 
     batch: int
     tokens: int
@@ -73,47 +73,47 @@ class FittedPoint:
 
     @property
     def two_term_residual(self) -> float:
-        """Relative error of the two-term law; positive where it says too much."""
+        """Relative error of the two-term law; positive if it predicts too much."""
         return self.two_term / self.seconds - 1
 
     @property
     def power_law_residual(self) -> float:
-        """Relative error of the power law; positive where it says too much."""
+        """Relative error of the power law; positive if it predicts too much."""
         return self.power_law / self.seconds - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CostFit:
-    """Two laws fitted to the same points: the cost model, and a single power."""
+    """Two laws regressed from the same timings: a two-term law and a power law."""
 
     cost: CostLaw
-    """Seconds of n samples of S tokens on each device."""
+    """Two-term law for the seconds of n samples of S tokens on each device."""
 
     source: str
-    """Devices and number of micro-steps that were timed."""
+    """Devices and number of timed micro-steps."""
 
     remat: Remat
-    """Policy that the timed micro-steps had."""
+    """Remat policy of the timed micro-steps."""
 
     model: Mapping[str, Any]
-    """Config of the model that was timed, as JSON has it."""
+    """Config of the timed model, as JSON values."""
 
     devices_per_group: int
-    """Devices that shared a micro-step."""
+    """Number of devices that shared a micro-step."""
 
     power_law: PowerLaw
     cost_goodness: Goodness
     power_law_goodness: Goodness
     points: tuple[FittedPoint, ...]
-    """By ascending tokens, then batch."""
+    """Timed points by ascending tokens, then batch."""
 
     def to_dict(self) -> dict[str, Any]:
-        """A fit as JSON can hold it; `from_dict` makes an equal one of it."""
+        """Returns the regression as JSON values that `from_dict` reads."""
         return {"format": _FORMAT} | dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, content: Any, *, name: str) -> "CostFit":
-        """Reads a fit; `name` says in an error message which one it was."""
+        """Reads a regression; error messages call it `name`."""
         try:
             found = content["format"]
             if found != _FORMAT:
@@ -152,11 +152,11 @@ def fit_costs(
     model: Mapping[str, Any] | None = None,
     devices_per_group: int = 1,
 ) -> CostFit:
-    """Fits both laws to about three quarters of the points, and tests on the rest.
+    """Regresses both laws from three quarters of the points, and tests on the rest.
 
     Relative errors are minimised, because a plan compares short micro-batches as well
-    as long ones. No coefficient is negative. The power is found by a scan; for each
-    power the other two numbers are a least-squares problem.
+    as long ones. No coefficient is negative. The exponent of the power law is searched;
+    for each exponent, its other two coefficients are a least-squares problem.
     """
     points = sorted(timings, key=lambda t: (t.tokens, t.batch))
     _check_enough(points)
@@ -229,16 +229,17 @@ def _determined(columns: np.ndarray) -> bool:
 
 
 def _choose_held_out(columns: np.ndarray) -> np.ndarray:
-    """Marks points all over the range, by what was measured and not by what it took.
+    """Marks points to hold out, spread over the range of tokens per micro-batch.
 
-    Never the ends: the first and the last row, and the one with the most tokens in
-    all. Never so many that the rest no longer determines the fit.
+    Timings do not influence the choice. The first row, the last row and the row with
+    the most tokens per micro-batch are never held out, nor is any point without which
+    the rest would not determine the regression.
     """
     count = len(columns)
     wanted = max(1, round(_HELD_OUT_SHARE * count))
     ends = {0, count - 1, int(columns[:, 1].argmax())}
-    # By the tokens of a micro-batch, in which lengths and batch sizes are mixed: by
-    # length, a regular grid would give the same batch size each time.
+    # Tokens per micro-batch mix lengths and batch sizes. In the order of lengths, a
+    # regular grid would hold out the same batch size each time.
     order = np.argsort(columns[:, 1], kind="stable").tolist()
     inner = [i for i in order if i not in ends]
     middles = (np.arange(wanted) + 0.5) * len(inner) / wanted
@@ -253,9 +254,9 @@ def _choose_held_out(columns: np.ndarray) -> np.ndarray:
 
 
 def _least_squares(columns: np.ndarray, seconds: np.ndarray) -> np.ndarray:
-    """Coefficients of the least relative error, none of them negative."""
+    """Returns the non-negative coefficients with the least squared relative error."""
     relative = columns / seconds[:, None]
-    # The columns differ by many orders of magnitude.
+    # Columns differ by many orders of magnitude, so each is scaled to at most 1.
     scale = relative.max(axis=0)
     return optimize.nnls(relative / scale, np.ones_like(seconds))[0] / scale
 

@@ -1,11 +1,11 @@
-"""From patterns that are used a fraction of a time to a deal in whole numbers.
+"""Rounds patterns that run a fractional number of times to a deal in whole numbers.
 
-Patterns are rounded down, and the samples that are left are packed into a few more,
-each used once an epoch: the rest. A shape's samples seldom fill whole micro-batches, so
-its last one in the rest is run only in the epochs in which what was carried over fills
-it. A pattern of the rest that would then have nothing to run is avoided, and where it
-cannot be, it is kept only if the other replicas of its step have something: no step is
-empty.
+The times of each pattern are rounded down. The samples left over are packed into a few
+more patterns that run once an epoch: the rest. The samples of a shape seldom fill whole
+micro-batches, so the last micro-batch of a shape in the rest runs only in epochs in
+which carried-over samples fill it. A pattern of the rest may then have nothing to run.
+Such patterns are avoided if possible. The others are kept only if they are too few to
+leave a step empty.
 """
 
 import dataclasses
@@ -17,9 +17,9 @@ import numpy as np
 from jaxload.balance.packing import partition
 from jaxload.balance.pattern import BatchOption, Deal, Pattern
 
-_SLACK = 1e-3  # Share of a budget that a pattern of the rest may be over it.
+_SLACK = 1e-3  # Share of the budget by which a pattern of the rest may exceed it.
 _MAX_TRIES = 8
-_SHORT_EPOCH = 48  # Micro-batches.
+_SHORT_EPOCH = 48  # Micro-batches up to which a whole epoch is packed.
 
 
 def round_deal(
@@ -32,33 +32,33 @@ def round_deal(
     room: float,
     patterns: Sequence[Pattern],
 ) -> Deal:
-    """Makes a deal of patterns that use at most about all samples.
+    """Builds a deal from patterns that use about all samples.
 
     Args:
-      programs: What patterns count.
-      costs: Of a micro-batch of each program.
-      totals: Samples of each shape.
-      num_replicas: Patterns that make a step.
-      budget: Compute budget, for the record.
-      room: What a replica-step may cost.
-      patterns: With times that are rounded down.
+      programs: Programs that the counts of patterns refer to.
+      costs: Cost of a micro-batch of each program.
+      totals: Number of samples of each shape.
+      num_replicas: Number of replicas, and of patterns in a step.
+      budget: Compute budget to record in the deal.
+      room: Upper bound on the cost of a replica-step.
+      patterns: Patterns with times rounded down.
     """
     uses = _uses(programs, len(totals))
     smallest = [programs[j].batch for j in _smallest(programs, len(totals))]
     if (totals / smallest).sum() <= _SHORT_EPOCH:
-        patterns = []  # Packing all of it comes closer than rounding.
+        patterns = []  # Packing a short epoch balances better than rounding.
     patterns, left = _within_totals(patterns, uses, totals)
     rest = _pack(programs, costs, left, room, rigid=bool(patterns))
     for _ in range(_MAX_TRIES):
         if not patterns or not _without_work(rest, programs, left):
             break
-        # Packed with the micro-batches of one pattern more, it may come out better.
+        # With the samples of one more pattern, the rest may pack better.
         most = max(range(len(patterns)), key=lambda i: patterns[i].times)
         left = left + uses @ np.array(patterns[most].counts)
         fewer = dataclasses.replace(patterns[most], times=patterns[most].times - 1)
         patterns[most : most + 1] = [fewer] if fewer.times else []
         rest = _pack(programs, costs, left, room, rigid=bool(patterns))
-    # A step may touch two epochs, with as many from each.
+    # A step may span two epochs, each with this many empty patterns.
     rest = _merge_empty(rest, programs, left, allowed=(num_replicas - 1) // 2)
     return Deal(
         options=programs,
@@ -69,7 +69,7 @@ def round_deal(
 
 
 def deal_idle(deal: Deal, costs: np.ndarray, totals: np.ndarray) -> float:
-    """Idle share of a deal, if every step has one of the longest patterns."""
+    """Returns the idle share of a deal whose steps all have a longest pattern."""
     cost = np.array([np.dot(p.counts, costs) for p in (*deal.patterns, *deal.rest)])
     times = np.array([p.times for p in deal.patterns], np.int64)
     work = float(cost[: len(times)] @ times)
@@ -83,7 +83,7 @@ def deal_idle(deal: Deal, costs: np.ndarray, totals: np.ndarray) -> float:
 
 
 def _uses(programs: tuple[BatchOption, ...], num_shapes: int) -> np.ndarray:
-    """Samples of each shape that a micro-batch of each program takes."""
+    """Returns the samples that each program takes of each shape, [shapes, programs]."""
     uses = np.zeros((num_shapes, len(programs)), np.int64)
     for j, program in enumerate(programs):
         uses[program.shape, j] = program.batch
@@ -91,7 +91,7 @@ def _uses(programs: tuple[BatchOption, ...], num_shapes: int) -> np.ndarray:
 
 
 def _smallest(programs: tuple[BatchOption, ...], num_shapes: int) -> list[int]:
-    """Each shape's program with the smallest batch."""
+    """Returns the index of each shape's program with the smallest batch."""
     return [
         min(
             (j for j, program in enumerate(programs) if program.shape == shape),
@@ -104,7 +104,7 @@ def _smallest(programs: tuple[BatchOption, ...], num_shapes: int) -> list[int]:
 def _within_totals(
     patterns: Sequence[Pattern], uses: np.ndarray, totals: np.ndarray
 ) -> tuple[list[Pattern], np.ndarray]:
-    """Leaves out patterns that use more samples than there are; and what is left."""
+    """Limits patterns to the available samples; also returns the samples left over."""
     left = totals.astype(np.int64)
     kept = []
     for pattern in patterns:
@@ -124,10 +124,11 @@ def _pack(
     *,
     rigid: bool,
 ) -> list[list[int]]:
-    """Packs what is left in micro-batches of the smallest size: counts of programs.
+    """Packs the samples left over into patterns, in batches of the smallest size.
 
-    One that is full only in some epochs counts as well. If `rigid`, none costs more
-    than the room.
+    Micro-batches that are full only in some epochs are packed as well. If `rigid`, no
+    pattern costs more than `room`, unless a single micro-batch does. Returns the counts
+    of programs in each pattern.
     """
     items: list[int] = []
     for shape, program in enumerate(_smallest(programs, len(left))):
@@ -150,9 +151,10 @@ def _pack(
 def _ordered(
     rest: list[list[int]], programs: tuple[BatchOption, ...], left: np.ndarray
 ) -> list[list[int]]:
-    """An order in which, if there is one, each has something to run in every epoch.
+    """Orders the rest so that each pattern has work in every epoch, if possible.
 
-    The last micro-batch of a shape is the one that stays away; first comes certain.
+    In an epoch with too few samples, the last micro-batch of a shape is the one that
+    does not run. Patterns that may be empty are therefore moved to the front.
     """
     for _ in rest:
         empty = _without_work(rest, programs, left)
@@ -167,7 +169,7 @@ def _ordered(
 def _without_work(
     rest: list[list[int]], programs: tuple[BatchOption, ...], left: np.ndarray
 ) -> list[int]:
-    """Those of the rest that are empty in epochs that bring no whole micro-batch."""
+    """Returns the indices of patterns of the rest that are empty in some epochs."""
     if not rest:
         return []
     certain = np.array([left[p.shape] // p.batch for p in programs])
@@ -184,7 +186,7 @@ def _merge_empty(
     *,
     allowed: int,
 ) -> list[list[int]]:
-    """Adds what may be empty to another: a long step is better than an empty one."""
+    """Merges patterns that may be empty into the first: long steps beat empty steps."""
     while len(rest) > 1:
         empty = _without_work(rest, programs, left)
         if len(empty) <= allowed:

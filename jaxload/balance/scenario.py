@@ -1,4 +1,4 @@
-"""A scenario: samples, costs, budgets and replicas, and the schedules they give."""
+"""Scenarios (samples, costs, budgets, replicas) and the schedules built from them."""
 
 import dataclasses
 from collections.abc import Callable
@@ -17,12 +17,12 @@ from jaxload.shapes.cover import Cover
 from jaxload.shapes.shape import Shape
 
 MaxProgram = Callable[[Shape], Limit]
-"""Returns the largest program for samples of a shape that memory allows."""
+"""Function from a shape to its largest program within the memory budget."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """Inputs that a plan is made from, and policies are compared on."""
+    """Inputs of a plan, and of a comparison of policies."""
 
     cover: Cover
     config: BalanceConfig
@@ -41,14 +41,14 @@ class Scenario:
             )
 
     def limits(self) -> list[Limit]:
-        """Returns the largest program of each shape."""
+        """Returns the largest program of each shape within the memory budget."""
         return [self.limit(shape) for shape in self.cover.shapes]
 
 
 def batches_by_rule(
     scenario: Scenario, rule: Rule, *, together: bool = False
 ) -> Catalogue:
-    """Returns one bucket for each shape, by a rule; see `choose_batches`."""
+    """Returns one bucket for each shape, with batch sizes from `choose_batches`."""
     return choose_batches(
         scenario.limits(),
         scenario.cover.num_samples,
@@ -60,7 +60,7 @@ def batches_by_rule(
 
 
 def deal_of(scenario: Scenario) -> Deal:
-    """Deals the samples of a scenario."""
+    """Deals the samples of a scenario, choosing the batch sizes."""
     config, cost_model = scenario.config, scenario.cost_model
     budget = 0.0
     if config.max_compute_tokens:
@@ -79,7 +79,7 @@ def deal_of(scenario: Scenario) -> Deal:
 def deal_buckets_again(
     scenario: Scenario, buckets: tuple[Bucket, ...], budget: float
 ) -> Deal:
-    """Deals the samples of a scenario over the programs of an earlier deal."""
+    """Deals the samples of a scenario with the batch sizes of an earlier deal."""
     shapes = list(scenario.cover.shapes)
     return deal_again(
         _supplies(scenario),
@@ -112,12 +112,12 @@ def deal_buckets(deal: Deal, scenario: Scenario) -> tuple[Bucket, ...]:
 
 
 def can_lockstep(scenario: Scenario) -> bool:
-    """Returns whether any shape has a sample for each replica."""
+    """Returns whether any shape has at least one sample for each replica."""
     return max(scenario.cover.num_samples) >= scenario.num_replicas
 
 
 def make_lockstep(scenario: Scenario) -> Lockstep:
-    """Returns the lockstep schedule of the shapes with a batch for each replica."""
+    """Builds the lockstep schedule of shapes with a micro-batch for each replica."""
     buckets = batches_by_rule(scenario, scenario.config.rule, together=True).buckets
     enough = [b for b in buckets if b.num_samples >= b.batch * scenario.num_replicas]
     if not enough:
@@ -134,7 +134,7 @@ def make_lockstep(scenario: Scenario) -> Lockstep:
 
 
 def make_mixed(scenario: Scenario) -> Mixed:
-    """Returns the mixed schedule."""
+    """Builds the mixed schedule of a new deal."""
     deal = deal_of(scenario)
     return Mixed(
         buckets=deal_buckets(deal, scenario),

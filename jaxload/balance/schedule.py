@@ -1,10 +1,10 @@
 """The lockstep schedule: at each micro-step every replica runs the same bucket.
 
-Each bucket is an endless stream of its samples, shuffled anew each pass, that is cut
-into rounds of one micro-batch for each replica. An epoch takes from each stream the
-rounds that its samples fill; the remainder, smaller than one round, goes to the next
-epoch. Within an epoch the rounds come in a random order. Every number here follows from
-the step by arithmetic, so any step can be asked for first, on any host.
+Each bucket is an endless stream of its samples, shuffled anew in each pass. The stream
+is cut into rounds of one micro-batch for each replica. An epoch takes from each stream
+the rounds that the samples fill; the remainder, smaller than one round, is carried over
+to the next epoch. Within an epoch the rounds come in random order. Each step is
+computed by arithmetic from its number alone, so any host can start at any step.
 """
 
 import bisect
@@ -24,15 +24,15 @@ class MicroBatch:
     """Samples that one replica runs through one program at once."""
 
     bucket: int
-    """Index into the catalogue."""
+    """Index of the bucket in the catalogue."""
 
     members: np.ndarray
-    """Which of the bucket's samples, each in [0, num_samples)."""
+    """Indices of samples within the bucket, each in [0, num_samples)."""
 
 
 @runtime_checkable
 class Schedule(Protocol):
-    """The pure function (step, replica) -> micro-batches that a run follows."""
+    """Pure function (step, replica) -> micro-batches that a run follows."""
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -46,7 +46,7 @@ class Schedule(Protocol):
 
     @property
     def num_replicas(self) -> int:
-        """Logical replicas, each with micro-batches of its own."""
+        """Number of logical replicas, each with micro-batches of its own."""
         ...
 
     @property
@@ -63,19 +63,19 @@ class Schedule(Protocol):
         ...
 
     def epoch(self, step: int) -> float:
-        """Returns the passes over the data that are done when a step begins."""
+        """Returns the number of passes over the data before a step, as a fraction."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lockstep:
-    """(seed, step, replica) -> micro-batches, with nothing remembered."""
+    """Stateless function (seed, step, replica) -> micro-batches."""
 
     buckets: tuple[Bucket, ...]
     seed: int
     num_replicas: int
     accumulate: int
-    """Micro-batches that each replica runs in a step."""
+    """Number of micro-batches that each replica runs in a step."""
 
     def __post_init__(self):
         for bucket in self.buckets:
@@ -94,28 +94,28 @@ class Lockstep:
 
     @property
     def max_micro_batches(self) -> int:
-        """Micro-batches of one replica in one step."""
+        """Number of micro-batches of one replica in one step."""
         return self.accumulate
 
     def step_buckets(self, step: int) -> tuple[int, ...]:
-        """The bucket of each micro-step of a step, the same on every replica."""
+        """Returns the bucket of each micro-step of a step, equal on all replicas."""
         first = step * self.accumulate
         return tuple(self._round(first + i)[0] for i in range(self.accumulate))
 
     def step_counts(self, step: int) -> np.ndarray:
-        """Micro-batches of each bucket on each replica, [replicas, buckets]."""
+        """Returns the micro-batches of each bucket per replica, [replicas, buckets]."""
         counts = np.bincount(self.step_buckets(step), minlength=len(self.buckets))
         return np.tile(counts, (self.num_replicas, 1))
 
     def micro_batches(self, step: int, replica: int) -> tuple[MicroBatch, ...]:
-        """What one replica runs in one step."""
+        """Returns the micro-batches that one replica runs in one step, in order."""
         first = step * self.accumulate
         return tuple(
             self.micro_batch(first + i, replica) for i in range(self.accumulate)
         )
 
     def micro_batch(self, micro_step: int, replica: int) -> MicroBatch:
-        """What one replica runs in one micro-step, counted from the run's start."""
+        """Returns a replica's micro-batch; `micro_step` counts from the run's start."""
         index, turn = self._round(micro_step)
         bucket = self.buckets[index]
         first = (turn * self.num_replicas + replica) * bucket.batch
@@ -129,24 +129,24 @@ class Lockstep:
         return MicroBatch(index, members)
 
     def carried(self, epoch: int) -> dict[str, int]:
-        """Samples of each shape that wait when an epoch ends, fewer than a round."""
+        """Returns the samples of each shape that an epoch leaves over to the next."""
         return {
             str(b.shape): (epoch + 1) * b.num_samples % (b.batch * self.num_replicas)
             for b in self.buckets
         }
 
     def epoch_counts(self) -> np.ndarray:
-        """Micro-batches of each bucket in an epoch, on the average of epochs."""
+        """Returns the mean number of micro-batches of each bucket in an epoch."""
         return np.array([b.num_samples / b.batch for b in self.buckets])
 
     def epoch(self, step: int) -> float:
-        """Passes over the data that are done when a step begins."""
+        """Returns the number of passes over the data before a step, as a fraction."""
         micro_step = step * self.accumulate
         epoch, start = self._epoch(micro_step)
         return epoch + (micro_step - start) / (self._rounds_before(epoch + 1) - start)
 
     def _round(self, micro_step: int) -> tuple[int, int]:
-        """The bucket of a micro-step, and which of the bucket's rounds it is."""
+        """Returns the bucket of a micro-step, and its round in the bucket's stream."""
         epoch, start = self._epoch(micro_step)
         before = [self._bucket_rounds(b, epoch) for b in self.buckets]
         after = [self._bucket_rounds(b, epoch + 1) for b in self.buckets]
@@ -162,8 +162,8 @@ class Lockstep:
         return index, after[index] - (ends[index] - place)
 
     def _epoch(self, micro_step: int) -> tuple[int, int]:
-        """The epoch that a micro-step falls into, and the epoch's first micro-step."""
-        # Each epoch has at least one round, so the micro-step bounds the epoch.
+        """Returns the epoch of a micro-step, and the epoch's first micro-step."""
+        # Each epoch has at least one round, so its index is at most the micro-step.
         epoch = (
             bisect.bisect_right(
                 range(micro_step + 2), micro_step, key=self._rounds_before
@@ -176,5 +176,5 @@ class Lockstep:
         return sum(self._bucket_rounds(bucket, epoch) for bucket in self.buckets)
 
     def _bucket_rounds(self, bucket: Bucket, epoch: int) -> int:
-        """Full rounds that a bucket's stream holds in its first `epoch` passes."""
+        """Returns the full rounds in the first `epoch` passes of a bucket's stream."""
         return epoch * bucket.num_samples // (bucket.batch * self.num_replicas)

@@ -1,13 +1,13 @@
-"""Plays steps of each policy under a cost model, without training anything.
+"""Simulates steps of each policy under a cost model, without training.
 
-| policy | who runs what |
+| policy | micro-batches of each replica |
 |---|---|
-| `equal-token` | each replica draws its buckets at random; equal tokens a batch |
-| `dual` | the same with two budgets, the second on tokens^p |
-| `knapformer` | what `equal-token` draws, dealt anew: longest sequence first to the |
-| | replica with the least to do; each sequence whole, memory not looked at |
-| `lockstep` | every replica the same bucket at once |
-| `mixed` | dealt over the epoch so that all finish together |
+| `equal-token` | random buckets, whose batches hold about equal numbers of tokens |
+| `dual` | as `equal-token`, with a second budget on tokens^p |
+| `knapformer` | sequences of `equal-token`, longest first to the least busy replica; |
+| | sequences are not split, and memory is ignored |
+| `lockstep` | the same bucket as every other replica, at each micro-step |
+| `mixed` | buckets of its own, dealt so that all replicas finish together |
 """
 
 import dataclasses
@@ -39,39 +39,39 @@ POLICIES = ("equal-token", "dual", "knapformer", "lockstep", "mixed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Played:
-    """What the replicas did in some steps, under one policy."""
+    """Result of simulating some steps under one policy."""
 
     policy: str
     buckets: tuple[Bucket, ...]
     seconds: np.ndarray
-    """Cost of each replica's part, [steps, replicas], in the cost model's unit."""
+    """Cost per step and replica, [steps, replicas], in the unit of the cost model."""
 
     work: float
-    """Cost of the samples alone: no waiting, and nothing fixed."""
+    """Cost of the samples alone, without idle time and fixed costs."""
 
     samples: int
     tokens: int
     memory: np.ndarray
-    """Tokens per device of the largest micro-batch, over those that fit, [steps,
+    """Tokens per device of the largest micro-batch, over the token budget, [steps,
     replicas]."""
 
     distinct: float
-    """Distinct shapes in a step, mean."""
+    """Mean number of distinct shapes in a step."""
 
     mixing: float
-    """That, over what a random draw of as many micro-batches has."""
+    """`distinct`, over its expectation for a random draw of as many micro-batches."""
 
     num_compiles: int | None
-    """Programs; None where there are no static shapes."""
+    """Number of programs; None if the policy has no static shapes."""
 
     carried: int | None = None
-    """Samples that the first epoch leaves to the next; None without epochs."""
+    """Samples that the first epoch carries over to the next; None without epochs."""
 
     note: str = ""
 
     @property
     def imbalance(self) -> Imbalance:
-        """In every definition."""
+        """Imbalance between replicas, by every definition."""
         return measure_imbalance(self.seconds)
 
     @property
@@ -81,12 +81,12 @@ class Played:
 
     @property
     def total_seconds(self) -> float:
-        """Cost of all steps: each takes as long as its longest replica."""
+        """Cost of all steps; each step takes as long as its slowest replica."""
         return float(self.seconds.max(axis=1).sum())
 
     @property
     def throughput(self) -> float:
-        """Over the ideal, in which every replica is at its samples all the time."""
+        """Throughput over that of replicas that never idle and have no fixed cost."""
         return self.work / (self.total_seconds * self.seconds.shape[1])
 
 
@@ -97,7 +97,7 @@ def play(
     num_steps: int,
     schedule: Lockstep | Mixed | None = None,
 ) -> Played:
-    """Plays the first steps of a run, by its schedule if there is one already."""
+    """Simulates the first steps of a run; builds its schedule unless one is given."""
     match policy:
         case "equal-token" | "dual":
             return _play_random(policy, scenario, num_steps)
@@ -117,7 +117,7 @@ def play(
 
 
 def make_schedule(policy: str, scenario: Scenario) -> Lockstep | Mixed:
-    """The schedule of a policy that has one."""
+    """Builds the schedule of the policy `lockstep` or `mixed`."""
     match policy:
         case "lockstep":
             return make_lockstep(scenario)
@@ -135,7 +135,7 @@ def _play_random(policy: Rule, scenario: Scenario, num_steps: int) -> Played:
 
 
 def _draw(buckets: Sequence[Bucket], scenario: Scenario, num_steps: int) -> np.ndarray:
-    """Random micro-batches, by what the data have: [steps, replicas, buckets]."""
+    """Draws random micro-batches, weighted by frequency: [steps, replicas, buckets]."""
     rng = np.random.default_rng(scenario.seed)
     weight = _draw_weights(buckets)
     return rng.multinomial(
@@ -146,16 +146,16 @@ def _draw(buckets: Sequence[Bucket], scenario: Scenario, num_steps: int) -> np.n
 
 
 def _draw_weights(buckets: Sequence[Bucket]) -> np.ndarray:
-    """Micro-batches of each bucket in an epoch."""
+    """Returns the number of micro-batches of each bucket in an epoch."""
     return np.array([b.num_samples / b.batch for b in buckets])
 
 
 def _play_knapformer(scenario: Scenario, num_steps: int) -> Played:
-    """Deals the sequences that equal-token draws anew, each replica's in one batch."""
+    """Deals the sequences of `equal-token` anew, one packed batch per replica."""
     drawn = _play_random("equal-token", scenario, num_steps)
     counts = _draw(drawn.buckets, scenario, num_steps).sum(axis=1)
     sequences = counts * np.array([b.batch for b in drawn.buckets])
-    # A replica's devices share its sequences evenly.
+    # The devices of a replica share its sequences evenly.
     programs = [bucket.program for bucket in drawn.buckets]
     tokens = np.array([p.tokens / p.layout.num_devices for p in programs])
     cost = np.array([scenario.cost_model.sample(p) / p.layout.batch for p in programs])
@@ -163,7 +163,7 @@ def _play_knapformer(scenario: Scenario, num_steps: int) -> Played:
         [_deal_sequences(row, cost, scenario.num_replicas) for row in sequences]
     )
     return dataclasses.replace(
-        drawn,  # The same sequences: samples, tokens and mixing are the same.
+        drawn,  # Same sequences, hence same samples, tokens and mixing.
         policy="knapformer",
         num_compiles=None,
         seconds=scenario.cost_model.fixed + dealt @ cost,
@@ -175,7 +175,7 @@ def _play_knapformer(scenario: Scenario, num_steps: int) -> Played:
 def _deal_sequences(
     counts: np.ndarray, cost: np.ndarray, num_replicas: int
 ) -> np.ndarray:
-    """Gives each sequence, dearest first, to the replica with the least to do."""
+    """Gives each sequence, the costliest first, to the least busy replica."""
     kinds = np.repeat(np.arange(len(counts)), counts)
     bins = longest_first(cost[kinds].tolist(), num_replicas)
     return np.stack([np.bincount(kinds[b], minlength=len(counts)) for b in bins])
@@ -189,7 +189,7 @@ def _played(
     scenario: Scenario,
     note: str,
 ) -> Played:
-    """Adds up what [steps, replicas, buckets] micro-batches are."""
+    """Sums up the micro-batches in `counts`, [steps, replicas, buckets]."""
 
     def of_each(value: Callable[[Bucket], float]) -> np.ndarray:
         return np.array([value(bucket) for bucket in buckets])
@@ -219,7 +219,7 @@ def _played(
 
 
 def _token_budget(scenario: Scenario) -> int:
-    """Returns the tokens that fit on a device, by the largest programs if not given."""
+    """Returns the tokens allowed per device; by default, the largest program's."""
     if scenario.config.max_tokens:
         return scenario.config.max_tokens
     return max(limit.program.tokens_per_device for limit in scenario.limits())
@@ -228,10 +228,10 @@ def _token_budget(scenario: Scenario) -> int:
 def _mixing(
     buckets: Sequence[Bucket], counts: np.ndarray, epoch_counts: np.ndarray
 ) -> tuple[float, float]:
-    """Distinct shapes of a step, and the same over those of a random draw.
+    """Returns the mean distinct shapes of a step, and their ratio to a random draw.
 
-    The draw is from the whole epoch: steps that are alike inside and unlike each other
-    are not mixed.
+    The random draw is from the whole epoch, so steps of one shape each count as poorly
+    mixed even if that shape changes from step to step.
     """
     shapes = list(dict.fromkeys(b.shape for b in buckets))
     of_shape = np.zeros((len(buckets), len(shapes)), np.int64)

@@ -1,21 +1,21 @@
-"""The endless stream of a shape's samples: a new random order in each pass."""
+"""Endless streams of a shape's samples, in a new random order in each pass."""
 
 import functools
 
 import numpy as np
 
-_SHUFFLE_ROUNDS = 4  # Of Grain's block cipher; its own default.
+_SHUFFLE_ROUNDS = 4  # Rounds of Grain's block cipher; the default of Grain.
 
-# Up to so many things their order is written down. The cipher has 16 bits at least, and
-# is asked again until what it says is in range: thousands of times for a few things.
+# Largest size whose whole order is stored. The cipher works on at least 16 bits and
+# repeats until its output is in range, which for small sizes takes thousands of tries.
 _MAX_WRITTEN = 1 << 14
 
 
 def shuffled(index: int, *, size: int, seed: int, stream: int, lap: int) -> int:
-    """Where a random order of `size` things has `index`, for any size at once."""
+    """Returns element `index` of a random permutation of `range(size)`."""
     if size <= _MAX_WRITTEN:
         return int(_order(size, seed, stream, lap)[index])
-    # Here, because it imports JAX, which planning can do without.
+    # Imported here, because Grain imports JAX, which planning does not need.
     from grain.experimental import index_shuffle
 
     return index_shuffle(
@@ -29,7 +29,7 @@ def shuffled(index: int, *, size: int, seed: int, stream: int, lap: int) -> int:
 def stream_members(
     first: int, count: int, *, num_samples: int, seed: int, stream: int
 ) -> np.ndarray:
-    """The samples at `count` positions of a stream, each in [0, num_samples)."""
+    """Returns `count` samples of a stream from position `first` on."""
     lap, offset = divmod(first, num_samples)
     if num_samples <= _MAX_WRITTEN and offset + count <= num_samples:
         order = _order(num_samples, seed, stream, lap)
@@ -45,13 +45,13 @@ def stream_members(
 
 @functools.lru_cache(maxsize=512)
 def _order(size: int, seed: int, stream: int, lap: int) -> np.ndarray:
-    # Sorted raw bits: unlike its distributions, numpy promises these for ever.
+    # Sorting raw bits: numpy guarantees them across versions, unlike distributions.
     bits = np.random.Philox(_shuffle_seed(seed, stream, lap)).random_raw(size)
     return np.argsort(bits, kind="stable").astype(np.int32)
 
 
 @functools.lru_cache(maxsize=4096)
 def _shuffle_seed(seed: int, stream: int, lap: int) -> int:
-    """A 32-bit seed of its own for each stream and each pass over it."""
+    """Returns a distinct 32-bit seed for each stream and each pass over the stream."""
     sequence = np.random.SeedSequence([seed, stream, lap])
     return int(sequence.generate_state(1)[0])

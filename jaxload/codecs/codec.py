@@ -15,14 +15,14 @@ from jaxload.shapes.shape import FRAME_STRIDE, PIXEL_STRIDE
 
 @runtime_checkable
 class Codec(Protocol):
-    """A way from pixels to latents and back, with the strides of Wan's VAE.
+    """Converts pixels to latents and back, with the strides of Wan's VAE.
 
-    The first frame stands alone and every later latent frame covers four, so a clip has
-    4k + 1 frames; a latent pixel covers 8x8.
+    The first latent frame covers one frame of the clip and every later one covers four,
+    so a clip has 4k + 1 frames. A latent pixel covers 8x8 pixels.
     """
 
     name: str
-    """Says which one it is, and which version, to those who compare data sets."""
+    """Name and version of the codec, recorded to compare datasets."""
 
     channels: int
 
@@ -38,7 +38,7 @@ class Codec(Protocol):
 _BLOCK = FRAME_STRIDE * PIXEL_STRIDE * PIXEL_STRIDE * 3
 
 # Standard deviation of each channel over the clips of `jaxload.media.synthetic`,
-# rounded: latents then have about the scale of the noise that is mixed into them.
+# rounded, so that latents have about the scale of the noise mixed into them.
 _SCALE = np.array(
     [9.5, 1.4, 1.4, 0.4, 1, 0.5, 0.5, 0.2, 4.3, 0.9, 0.9, 0.3, 2.8, 0.6, 0.6, 0.2],
     dtype=np.float32,
@@ -46,11 +46,11 @@ _SCALE = np.array(
 
 
 class HaarCodec:
-    """A fixed orthonormal transform of 4x8x8 blocks, cut off after 16 coefficients.
+    """A fixed orthonormal transform of 4x8x8 blocks that keeps 16 coefficients.
 
-    Brightness keeps its coarsest 2x2 cells in space and two halves in time; the two
-    colour differences keep the 2x2 cells. It needs no weights, and what it keeps can be
-    looked at.
+    Brightness keeps 2x2 cells in space and two halves in time; each of the two colour
+    differences keeps 2x2 cells in space. The codec needs no weights, and its latents
+    decode to recognisable clips.
     """
 
     name = "haar"
@@ -65,7 +65,7 @@ class HaarCodec:
                 f"multiples of {PIXEL_STRIDE}; cut or resize it first"
             )
         x = video.astype(np.float32) / 127.5 - 1.0
-        # The first frame is held for four, so that it has the scale of the others.
+        # The first frame fills four, so that its latent has the scale of the others.
         x = np.concatenate([np.repeat(x[:1], FRAME_STRIDE, axis=0), x[1:]])
         grid = (1 + frames // FRAME_STRIDE, height // PIXEL_STRIDE)
         x = x.reshape(grid[0], FRAME_STRIDE, grid[1], PIXEL_STRIDE, -1, PIXEL_STRIDE, 3)
@@ -86,7 +86,7 @@ class HaarCodec:
 
 @functools.cache
 def haar_basis() -> np.ndarray:
-    """The 16 orthonormal rows of the transform, over (frame, row, column, colour)."""
+    """Returns the 16 orthonormal rows of the transform, each over (t, y, x, colour)."""
     mean_t, half_t = np.ones(4) / 2, np.repeat([1, -1], 2) / 2
     spatial = [np.ones(8) / np.sqrt(8), np.repeat([1, -1], 4) / np.sqrt(8)]
     brightness = np.ones(3) / np.sqrt(3)
@@ -110,5 +110,5 @@ _BUILT_IN = {HaarCodec.name: HaarCodec}
 
 @functools.cache
 def load_codec(name: str) -> Codec:
-    """Makes a codec, once a process: a built-in one, or module:attribute."""
+    """Makes a built-in codec or a module:attribute, once per process."""
     return make_plugin("codec", name, _BUILT_IN, Codec)

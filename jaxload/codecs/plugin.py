@@ -1,4 +1,4 @@
-"""Codecs and text encoders by name: built in, or module:attribute of any module."""
+"""Makes codecs and text encoders by name: built in, or module:attribute."""
 
 import importlib
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ from jaxload.errors import InputError
 def make_plugin(
     kind: str, name: str, built_in: Mapping[str, Any], protocol: type
 ) -> Any:
-    """Makes what a name stands for; `kind` says in messages what was looked for.
+    """Makes the object that a name stands for; messages call the object a `kind`.
 
-    It is called without arguments, and has to have what `protocol` says.
+    The named factory is called without arguments, and has to return a `protocol`.
     """
     if name not in built_in and name.count(":") != 1:
         known = ", ".join(built_in)
@@ -21,7 +21,7 @@ def make_plugin(
         )
     try:
         plugin = (built_in.get(name) or _load(name))()
-    except Exception as error:  # Anything that the code of others may raise.
+    except Exception as error:  # A plugin may raise anything.
         raise InputError(
             f"{kind} {name!r}: cannot be loaded ({type(error).__name__}: {error}); "
             "expected something importable that is called without arguments"

@@ -16,20 +16,20 @@ _NGRAM = 3
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """A way from a caption to embeddings."""
+    """Converts a caption to embeddings."""
 
     name: str
-    """Says which one it is, and which version, to those who compare data sets."""
+    """Name and version of the encoder, recorded to compare datasets."""
 
     dim: int
 
     def encode(self, caption: str) -> np.ndarray:
-        """Returns `[T, dim]` in float32, at the caption's own length."""
+        """Returns embeddings `[T, dim]` in float32, without padding."""
         ...
 
 
 class HashedNgramEncoder:
-    """One embedding a word; words that share letters have similar embeddings.
+    """Gives one embedding per word; words that share letters have similar embeddings.
 
     Each n-gram of a word stands for a fixed random direction, so the encoder is the
     same on every machine and separates any two captions that differ in a word.
@@ -41,7 +41,7 @@ class HashedNgramEncoder:
         self.dim = dim
 
     def encode(self, caption: str) -> np.ndarray:
-        """Returns `[T, dim]` in float32, one row of unit variance a word."""
+        """Returns `[T, dim]` in float32, with one row of unit variance per word."""
         words = _WORD.findall(caption.lower())
         rows = [_word_embedding(word, self.dim) for word in words]
         return np.array(rows, dtype=np.float32).reshape(len(words), self.dim)
@@ -49,9 +49,10 @@ class HashedNgramEncoder:
 
 @functools.cache
 def load_text_encoder(name: str, dim: int) -> TextEncoder:
-    """Makes a text encoder, once a process: a built-in one, or module:attribute.
+    """Makes a built-in text encoder or a module:attribute, once per process.
 
-    The former has any width, the latter its own, which has to be `dim`.
+    A built-in encoder takes any width; one of a module has its own, which must be
+    `dim`.
     """
     built_in = {HashedNgramEncoder.name: lambda: HashedNgramEncoder(dim)}
     encoder = make_plugin("text encoder", name, built_in, TextEncoder)
@@ -79,7 +80,7 @@ def _direction(ngram: str, dim: int) -> np.ndarray:
 
 
 def pad_text(text: np.ndarray, num_tokens: int) -> np.ndarray:
-    """Cuts or pads a text embedding with zeros to `[num_tokens, dim]`."""
+    """Cuts a text embedding, or pads it with zeros, to `[num_tokens, dim]`."""
     padded = np.zeros((num_tokens, text.shape[1]), dtype=text.dtype)
     padded[: len(text)] = text[:num_tokens]
     return padded

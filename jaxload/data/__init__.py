@@ -1,1 +1,1 @@
-"""From samples on disk to the micro-batches that the schedule names."""
+"""Reads samples from disk into the micro-batches of a schedule."""

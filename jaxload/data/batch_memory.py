@@ -1,6 +1,6 @@
-"""Memory for the arrays of a micro-batch, in the process that trains or for it.
+"""Memory for the arrays of a micro-batch, in the training process or a worker.
 
-A worker process hands large arrays over in shared memory, small ones through a pipe.
+A worker process passes large arrays in shared memory and small ones through a pipe.
 """
 
 import abc
@@ -14,44 +14,44 @@ import numpy as np
 from jaxload.data.record import BFLOAT16
 
 MIN_SHARED_BYTES = 1 << 20
-"""Smaller arrays are sooner sent through a pipe than put into shared memory."""
+"""Least size of an array for shared memory; a pipe is faster for smaller arrays."""
 
 _SHARED = "/dev/shm"
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # Of mallopt(3).
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From mallopt(3).
 _KEPT_BYTES, _MAX_MMAP_BYTES = 1 << 30, 32 << 20
 
 _in_worker = False
 
 
 def enter_worker(index: int, count: int) -> None:
-    """Has this process read for another one."""
+    """Marks this process as a worker, and has it keep freed memory."""
     global _in_worker
     _in_worker = True
-    # Keep what was freed for the next record: to give it back to the system, and ask
-    # for it again page by page, takes longer than to read the record.
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # Of glibc.
+    # Keep freed memory for the next record: returning it to the system and faulting it
+    # in again page by page takes longer than reading the record.
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # Only in glibc.
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 class Room(abc.ABC):
-    """An array in bfloat16 that is written piece by piece."""
+    """An array in bfloat16 that is written chunk by chunk."""
 
     def __init__(self, array: np.ndarray):
         self.array = array
 
     @abc.abstractmethod
     def write(self, start: int, data: memoryview) -> None:
-        """Copies bytes to a place in the array, counted in bytes."""
+        """Copies bytes into the array, beginning at byte `start`."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends the writing; the array stays."""
+        """Ends the writing; the array stays valid."""
 
 
 def make_room(shape: tuple[int, ...]) -> Room:
-    """An array of zeros in the memory that suits its size and this process."""
+    """Returns an array of zeros, in shared memory if large and in a worker process."""
     num_bytes = math.prod(shape) * BFLOAT16.itemsize
     if _in_worker and num_bytes >= MIN_SHARED_BYTES and os.path.isdir(_SHARED):
         return _Shared(shape)
@@ -71,7 +71,10 @@ class _Plain(Room):
 
 
 class _Shared(Room):
-    """Written as the file that it is: a copy would stop at every new page of it."""
+    """Shared memory, written through its file.
+
+    Writing through its mapping would take a page fault at every new page.
+    """
 
     def __init__(self, shape: tuple[int, ...]):
         array = grain.multiprocessing.SharedMemoryArray(shape, BFLOAT16)

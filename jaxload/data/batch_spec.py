@@ -1,4 +1,4 @@
-"""The arrays of a micro-batch: the one description of their names, shapes and types."""
+"""Defines the names, shapes and types of the arrays of a micro-batch."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -10,7 +10,7 @@ from jaxload.data.record import BFLOAT16
 
 @runtime_checkable
 class ModelSizes(Protocol):
-    """Sizes of a model that decide what it is given."""
+    """Sizes of a model that determine the shapes of its inputs."""
 
     @property
     def channels(self) -> int: ...
@@ -23,17 +23,17 @@ class ModelSizes(Protocol):
 
 
 class ArraySpec(NamedTuple):
-    """Shape and type of one array of a micro-batch; the first axis is the samples."""
+    """Shape and type of one array of a micro-batch; axis 0 counts the samples."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
 
 
 def batch_spec(model: ModelSizes, program: Program) -> dict[str, ArraySpec]:
-    """Returns the arrays that a program takes: a replica's samples.
+    """Returns the specs of a program's inputs, for the samples of one replica.
 
-    `latent` [B, F, H, W, C], `text` [B, T, E] padded with zeros, and `id` [B], the
-    samples' rows in the dataset.
+    The inputs are `latent` [B, F, H, W, C], `text` [B, T, E] padded with zeros, and
+    `id` [B], the samples' rows in the dataset.
     """
     shape, batch = program.form.shape, program.batch
     latent = (batch, shape.frames, shape.height, shape.width, model.channels)
@@ -46,7 +46,7 @@ def batch_spec(model: ModelSizes, program: Program) -> dict[str, ArraySpec]:
 
 
 def random_batch(spec: dict[str, ArraySpec], *, seed: int) -> dict[str, np.ndarray]:
-    """Returns arrays of random numbers that a spec describes, to time programs with."""
+    """Returns random arrays that match a spec, for timing programs."""
     rng = np.random.default_rng(seed)
     return {
         name: np.arange(array.shape[0], dtype=array.dtype)
@@ -57,7 +57,7 @@ def random_batch(spec: dict[str, ArraySpec], *, seed: int) -> dict[str, np.ndarr
 
 
 def batch_bytes(spec: dict[str, ArraySpec]) -> int:
-    """Returns the bytes of all arrays of a spec."""
+    """Returns the total bytes of the arrays of a spec."""
     return sum(
         int(np.prod(array.shape)) * array.dtype.itemsize for array in spec.values()
     )

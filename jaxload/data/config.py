@@ -11,9 +11,9 @@ from jaxload.shapes.shape import Shape
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Where samples come from and how they are read."""
+    """Location of the dataset, and how its samples are read."""
 
-    # A resume may move the dataset: the plan records which dataset it must be.
+    # The dataset may move before a resume, because the plan records its digest.
     path: str = field(metadata=RESUMABLE)
     """Directory of the dataset: ArrayRecord shards and a manifest."""
 
@@ -25,17 +25,17 @@ class DataConfig:
 
     random_shapes: tuple[str, ...] = ()
     """Latent shapes, frames x height x width, of the random samples that a dry run
-    plans for where there is no dataset."""
+    plans for if there is no dataset."""
 
     num_workers: int = field(default=0, metadata=RESUMABLE)
-    """Reader processes; more read faster and take memory. With 0, threads of the
-    training process read."""
+    """Reader processes; more read faster and take cores and host memory. With 0,
+    threads of the training process read."""
 
     num_threads: int = field(default=2, metadata=RESUMABLE)
-    """Reader threads per process that reads; more hide slow storage and take cores."""
+    """Reader threads per reading process; more hide slow storage and take cores."""
 
     num_prefetch: int = field(default=4, metadata=RESUMABLE)
-    """Micro-batches for each group of devices that a reading process prefetches to the
+    """Micro-batches per group of devices that each reading process prefetches to the
     host; more hide slow reads and take host memory."""
 
     def __post_init__(self):
@@ -56,5 +56,5 @@ class DataConfig:
 
     @property
     def directory(self) -> Path:
-        """The dataset's directory."""
+        """Directory of the dataset."""
         return Path(self.path)

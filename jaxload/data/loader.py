@@ -1,8 +1,8 @@
 """Prefetches micro-batches; its only state is the number of the next step.
 
-Threads, worker processes and their buffers are Grain's. The state is not: Grain's own
-holds a state for each worker process, and so can only be restored with as many. Since
-an element is a pure function of its index, the next step is all there is to know, on
+Grain provides the threads, worker processes and buffers, but not the state: Grain's own
+state has an entry per worker process and can only be restored with as many workers.
+Since an element is a pure function of its index, the next step is a complete state for
 any number of workers or hosts.
 """
 
@@ -51,15 +51,15 @@ class Loader(grain.IterDataset[HostBatch]):
 
 
 class LoaderIterator(grain.DatasetIterator[HostBatch]):
-    """Position of a consumer: the next step, as long as whole steps are consumed."""
+    """Iterator whose state is the first step that is not wholly consumed."""
 
     def __init__(self, source: MicroBatchSource, config: DataConfig):
         super().__init__()
         self._source = source
         self._config = config
         self._step = 0
-        self._num_read = 0  # Micro-batches of the step.
-        self._num_wanted: int | None = None  # Those it has, once they were counted.
+        self._num_read = 0  # Micro-batches read in the step.
+        self._num_wanted: int | None = None  # Micro-batches of the step, if counted.
         self._reading: grain.DatasetIterator[HostBatch | None] | None = None
 
     def __next__(self) -> HostBatch:
@@ -76,27 +76,28 @@ class LoaderIterator(grain.DatasetIterator[HostBatch]):
     def get_state(self) -> dict[str, Any]:
         """Returns the first step that is not wholly consumed.
 
-        Equal on every host at the end of a step, unless a host has no micro-batch in
-        it: such a step counts as consumed when the next one begins.
+        The state is equal on every host at the end of a step, unless a host has no
+        micro-batch in that step: there, the step counts as consumed when the next one
+        begins.
         """
         if self._num_read and self._num_wanted is None:
-            # Once a step: whoever prefetches to devices asks at each micro-batch.
+            # Counted once per step, because device prefetch calls this per micro-batch.
             self._num_wanted = self._source.num_micro_batches(self._step)
         return {"step": self._step + (self._num_read == self._num_wanted)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Goes to the beginning of a step; nothing before it is read."""
+        """Moves to the beginning of a step without reading earlier steps."""
         self._stop_reading()
         self._go_to(state["step"])
 
     def start_prefetch(self) -> None:
-        """Starts to read, which the first `next` would do otherwise."""
+        """Starts reading before the first `next`, which would start it otherwise."""
         if self._reading is not None:
             return
         first = self._step * self._source.elements_per_step
         rest = grain.MapDataset.source(self._source).slice(slice(first, None))
         config = self._config
-        # Elements that are None take a place in the buffer, and no memory.
+        # Elements that are None take a slot of the buffer but no memory: add slots.
         share = max(self._source.share_of_elements(self._step), 0.05)
         wanted = self._source.num_at_once * config.num_prefetch
         num_prefetch = math.ceil(max(wanted, config.num_threads) / share)
@@ -105,11 +106,11 @@ class LoaderIterator(grain.DatasetIterator[HostBatch]):
                 num_threads=config.num_threads,
                 prefetch_buffer_size=num_prefetch,
             ),
-            # Kept, because workers take turns by element: see `__next__`.
+            # Workers take turns by element, so None is kept; `__next__` skips it.
             allow_nones=True,
         )
         if config.num_workers:
-            # Grain looks at its flags here, which only programs of absl parse.
+            # Grain reads its absl flags here, which only absl programs parse.
             if not flags.FLAGS.is_parsed():
                 flags.FLAGS.mark_as_parsed()
             shared = grain.experimental.DatasetOptions(min_shm_size=MIN_SHARED_BYTES)
@@ -125,7 +126,7 @@ class LoaderIterator(grain.DatasetIterator[HostBatch]):
         self._reading.start_prefetch()
 
     def close(self) -> None:
-        """Stops threads and processes."""
+        """Stops the reader threads and processes."""
         self._stop_reading()
         super().close()
 

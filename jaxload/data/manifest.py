@@ -1,4 +1,4 @@
-"""The manifest: what a data set holds, how it was made and what its shards weigh."""
+"""Manifest of a dataset: its samples, its provenance and its shards."""
 
 import bisect
 import dataclasses
@@ -22,11 +22,11 @@ from jaxload.shapes.shape import Shape
 FILE_NAME = "manifest.parquet"
 _FORMAT = 2
 METADATA_KEY = b"jaxload"
-_BLOCK_BYTES = 65_536  # ArrayRecord's block size, to which it pads its files.
+_BLOCK_BYTES = 65_536  # ArrayRecord pads its files to blocks of this size.
 _ROW_GROUP = 1 << 16
-_NUM_THREADS = 16  # Shards that are looked at together: a network store answers slowly.
+_NUM_THREADS = 16  # Shards checked at once, to hide the latency of network storage.
 _SIZES = ("frames", "height", "width")
-_MAX_SIZE = 1 << 20  # Of each size: three fit into 64 bits.
+_MAX_SIZE = 1 << 20  # Limit of each size: three sizes pack into 64 bits.
 
 ENTRY_SCHEMA = pa.schema(
     [
@@ -37,47 +37,47 @@ ENTRY_SCHEMA = pa.schema(
         *((name, pa.int32()) for name in _SIZES),
     ]
 )
-"""Columns of the manifest; those of the latent last."""
+"""Columns of the manifest; the latent's sizes come last."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One ArrayRecord file, and what must be true of it."""
+    """One ArrayRecord file, and the properties that it must have."""
 
     name: str
     num_records: int
     num_bytes: int
     digest: str
-    """Of the first block and the last, which says where each record lies."""
+    """Digest of the first block and of the last, which holds the offsets of records."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A row of the manifest: what is known of a sample besides its record."""
+    """A row of the manifest: metadata of a sample."""
 
     id: str
     source: str
-    """The file that it was made of, below the folder of media."""
+    """Path of the sample's media file, relative to the media folder."""
 
     caption: str
     text_tokens: int
-    """Length of its text embedding."""
+    """Length of the text embedding."""
 
     shape: Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A data set. Row i describes record i, counted through the shards in order.
+    """A dataset. Row i describes record i, counted through the shards in order.
 
-    Columns are read when they are asked for. A copy that is sent to another process
-    reads them there: ten million rows are quicker read than sent.
+    Columns are read on demand. A copy sent to another process reads the columns there,
+    because ten million rows are faster to read than to send.
     """
 
     directory: Path
     shards: tuple[Shard, ...]
     fingerprint: Mapping[str, Any]
-    """What made the data set: codec, text encoder, source."""
+    """Provenance of the dataset: codec, text encoder, source."""
 
     def __len__(self) -> int:
         return self._ends[-1] if self.shards else 0
@@ -87,23 +87,23 @@ class Manifest:
         return {name: getattr(self, name) for name in names}
 
     def digest(self) -> str:
-        """The fingerprint and the shards in a few characters."""
+        """Returns 16 characters that identify the fingerprint and the shards."""
         content = [self.fingerprint, [shard.digest for shard in self.shards]]
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def read_column(self, name: str) -> pa.ChunkedArray:
-        """A column of all rows."""
+        """Reads one column of all rows."""
         return pq.read_table(self.directory / FILE_NAME, columns=[name])[name]
 
     @functools.cached_property
     def rows_by_shape(self) -> Mapping[Shape, np.ndarray]:
-        """The rows of each shape, ascending."""
+        """Rows of each shape, ascending."""
         table = pq.read_table(self.directory / FILE_NAME, columns=list(_SIZES))
         key = np.zeros(table.num_rows, np.int64)
         for name in _SIZES:
             key = key * _MAX_SIZE + table[name].to_numpy()
-        # Hashed, then sorted by a small number: quick for ten million rows.
+        # Sorting small codes instead of the 64-bit keys is fast for ten million rows.
         encoded = pa.array(key).dictionary_encode()
         keys, codes = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
         small = codes.astype(np.uint16) if len(keys) <= 1 << 16 else codes
@@ -135,7 +135,7 @@ def _unpacked(key: int) -> Shape:
 
 
 def entry_table(entries: Sequence[Entry]) -> pa.Table:
-    """Entries as rows."""
+    """Converts entries to a table with one row each."""
     columns = {
         "id": [e.id for e in entries],
         "source": [e.source for e in entries],
@@ -154,7 +154,7 @@ def write_manifest(
     shards: Sequence[Shard],
     fingerprint: Mapping[str, Any],
 ) -> None:
-    """Writes the manifest of a directory that holds the shards already."""
+    """Writes the manifest of a directory that already holds the shards."""
     metadata = {
         "format": _FORMAT,
         "fingerprint": dict(fingerprint),
@@ -170,7 +170,7 @@ def write_manifest(
 
 
 def _grouped(tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
-    """The same rows in fewer, larger tables: each becomes a row group."""
+    """Yields the rows in fewer, larger tables, since each becomes a row group."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
@@ -182,7 +182,7 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Reads a manifest and checks that the shards are those it was written for."""
+    """Reads a manifest and checks that the shards match it."""
     path = directory / FILE_NAME
     if not path.exists():
         raise InputError(
@@ -215,14 +215,14 @@ def read_manifest(directory: Path) -> Manifest:
             "prepare the data set again"
         )
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        # In order, so that the first shard that is wrong is the one that is named.
+        # In order, so that the error names the first shard that is wrong.
         for _ in pool.map(lambda shard: check_shard(directory, shard), manifest.shards):
             pass
     return manifest
 
 
 def describe_shard(path: Path, num_records: int) -> Shard:
-    """What will have to be true of a shard that was just written."""
+    """Describes a shard that was just written, for `check_shard` to compare with."""
     return Shard(
         name=path.name,
         num_records=num_records,
@@ -232,7 +232,7 @@ def describe_shard(path: Path, num_records: int) -> Shard:
 
 
 def check_shard(directory: Path, shard: Shard) -> None:
-    """Refuses a shard that is not the one that was described."""
+    """Refuses a shard that is missing or differs from its description."""
     path = directory / shard.name
     again = "copy the shard again or prepare the data set again"
     if not path.exists():
@@ -255,7 +255,7 @@ def check_shard(directory: Path, shard: Shard) -> None:
 
 
 def _digest(path: Path) -> str:
-    """Of a shard's ends: tells two shards apart without reading terabytes."""
+    """Hashes the ends of a shard, which tell shards apart without reading terabytes."""
     with path.open("rb") as shard:
         content = shard.read(_BLOCK_BYTES)
         shard.seek(max(0, path.stat().st_size - _BLOCK_BYTES))

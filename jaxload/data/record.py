@@ -1,4 +1,4 @@
-"""The record codec: one sample as safetensors bytes, with shapes in the header."""
+"""Records: one sample as safetensors bytes, with shapes in the header."""
 
 import functools
 import json
@@ -10,11 +10,11 @@ import numpy as np
 from safetensors.numpy import save
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_LENGTH_BYTES = 8  # Safetensors begin with the length of their header.
+_LENGTH_BYTES = 8  # Safetensors begin with their header's length.
 
 
 class Record(NamedTuple):
-    """What is stored of a sample: its latent, and its text at its true length."""
+    """Stored arrays of a sample: its latent, and its text embedding without padding."""
 
     latent: np.ndarray
     """`[F, H, W, C]`"""
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a tensor lies in the bytes of a record, and its shape."""
+    """Shape and byte range of a tensor in a record."""
 
     shape: tuple[int, ...]
     start: int
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 def encode_record(record: Record) -> bytes:
-    """Writes a record in bfloat16."""
+    """Encodes a record in bfloat16."""
     tensors = {
         "latent": record.latent.astype(BFLOAT16),
         "text": record.text.astype(BFLOAT16),
@@ -41,19 +41,19 @@ def encode_record(record: Record) -> bytes:
 
 
 def decode_record(data: bytes) -> Record:
-    """Reads a record; raises `ValueError` on bytes that are none.
+    """Decodes a record; raises `ValueError` if the bytes are not a record.
 
-    Its arrays lie in `data` itself.
+    The arrays are views of `data`.
     """
     latent, text = locate(data)
     return Record(_view(data, latent), _view(data, text))
 
 
 def locate(data: bytes) -> tuple[Place, Place]:
-    """Where latent and text lie; raises `ValueError` on bytes that are no record.
+    """Locates latent and text; raises `ValueError` if the bytes are not a record.
 
-    The safetensors library would copy both, and read the same few headers anew for each
-    record.
+    The safetensors library would copy both tensors, and parse the same few headers
+    again for each record.
     """
     stop = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     try:

@@ -1,4 +1,4 @@
-"""The Grain source: micro-batches by step, replica and turn."""
+"""Grain source of the micro-batches of a schedule."""
 
 import contextlib
 import dataclasses
@@ -21,12 +21,12 @@ Arrays = Mapping[str, np.ndarray]
 """Arrays of a micro-batch; see `jaxload.data.batch_spec`."""
 
 
-_MAX_RECENT = 64  # Steps whose order is remembered.
-_NUM_COUNTED = 8  # Steps from which the share of elements is estimated.
+_MAX_RECENT = 64  # Steps whose order is cached.
+_NUM_COUNTED = 8  # Steps from which `share_of_elements` is estimated.
 
 
 class HostBatch(NamedTuple):
-    """A micro-batch in host memory, and who runs it when."""
+    """A micro-batch in host memory, with the step and replica that run it."""
 
     step: int
     replica: int
@@ -39,12 +39,12 @@ class HostBatch(NamedTuple):
 class MicroBatchSource:
     """Random access to the micro-batches of some replicas.
 
-    The micro-batches of a replica's step are elements of their own, so that no more of
-    them are in memory than are prefetched, however many a step accumulates. Each
-    replica has `schedule.max_micro_batches` elements per step; those beyond the
-    micro-batches that it runs are None and come last. Within a step micro-batches come
-    in the order in which they start if each takes its planned cost: a loop that waits
-    for one group before it goes on then leaves no other group without work.
+    Each micro-batch is an element of its own, so that memory holds only the prefetched
+    ones, however many a step accumulates. Each replica has
+    `schedule.max_micro_batches` elements per step; the elements that exceed the step's
+    micro-batches are None and come last. Within a step, micro-batches are ordered by
+    planned start time, so that a loop that waits for one group leaves no other group
+    without work.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class MicroBatchSource:
         """Opens the records of a dataset.
 
         Args:
-            manifest: Describes the dataset.
-            schedule: Names the samples of each micro-batch.
+            manifest: Manifest of the dataset.
+            schedule: Schedule that names the samples of each micro-batch.
             replicas: Replicas to read for, in the order in which they run.
             num_at_once: Replicas that run at the same time: one on each local group.
             num_steps: Steps of the run.
-            num_text_tokens: Length that texts are padded or cut to.
+            num_text_tokens: Length to which text embeddings are padded or cut.
         """
         self._manifest = manifest
         self._schedule = schedule
@@ -78,7 +78,7 @@ class MicroBatchSource:
 
     @property
     def elements_per_step(self) -> int:
-        """Elements of each step, with those that are None."""
+        """Elements per step, including those that are None."""
         return len(self._replicas) * self._schedule.max_micro_batches
 
     def num_micro_batches(self, step: int) -> int:
@@ -86,7 +86,7 @@ class MicroBatchSource:
         return int(self._schedule.step_counts(step)[self._replicas].sum())
 
     def share_of_elements(self, first_step: int) -> float:
-        """Returns the share of elements that are not None, over some steps."""
+        """Estimates the share of elements that are not None, from `first_step` on."""
         steps = range(first_step, min(first_step + _NUM_COUNTED, self._num_steps))
         count = sum(self.num_micro_batches(step) for step in steps)
         return count / max(1, len(steps) * self.elements_per_step)
@@ -106,12 +106,12 @@ class MicroBatchSource:
         return HostBatch(step, replica, micro_batch.bucket, arrays)
 
     def _in_order(self, step: int) -> list[tuple[int, MicroBatch]]:
-        """Returns a step's micro-batches with their replicas, by when they start."""
+        """Returns a step's micro-batches with their replicas, by planned start time."""
         found = self._recent.get(step)
         if found is None:
             found = self._sort(step)
             if len(self._recent) >= _MAX_RECENT:
-                self._recent.clear()  # Several threads may; all that is lost is time.
+                self._recent.clear()  # A race between threads costs only time.
             self._recent[step] = found
         return found
 
@@ -119,11 +119,11 @@ class MicroBatchSource:
         clocks = [0.0] * self.num_at_once
         starts: list[tuple[float, int, MicroBatch]] = []
         for index, replica in enumerate(self._replicas):
-            group = index % self.num_at_once  # Its replicas run one after the other.
+            group = index % self.num_at_once  # A group's replicas run in turn.
             for micro_batch in self._schedule.micro_batches(step, replica):
                 starts.append((clocks[group], replica, micro_batch))
                 clocks[group] += self._schedule.buckets[micro_batch.bucket].cost
-        starts.sort(key=lambda start: start[0])  # Stable: a replica's own order stays.
+        starts.sort(key=lambda start: start[0])  # Stable: keeps each replica's order.
         return [(replica, micro_batch) for _, replica, micro_batch in starts]
 
     def _collate(self, bucket: Bucket, rows: np.ndarray) -> Arrays:
@@ -157,7 +157,7 @@ class MicroBatchSource:
 
 
 class _Collated:
-    """Arrays of a micro-batch, filled record by record, each copied once."""
+    """Arrays of a micro-batch, filled record by record with one copy per record."""
 
     def __init__(
         self,
@@ -167,7 +167,7 @@ class _Collated:
         text: Place,
         num_text_tokens: int,
     ):
-        """Makes room; `latent` and `text` are those of the first record."""
+        """Allocates the arrays; `latent` and `text` are those of the first record."""
         shape = bucket.shape
         self.latent_shape = (shape.frames, shape.height, shape.width, latent.shape[-1])
         self.text_width = text.shape[-1]
@@ -182,29 +182,29 @@ class _Collated:
         self._text_bytes = self._texts.array.nbytes // len(rows)
 
     def takes(self, latent: Place, text: Place) -> bool:
-        """Tells if a record has the shapes that there is room for."""
+        """Returns whether a record has the shapes that the arrays hold."""
         return latent.shape == self.latent_shape and text.shape[1] == self.text_width
 
     def put(self, i: int, data: memoryview, latent: Place, text: Place) -> None:
-        """Copies a record's latent and text, or what there is room for, to row i."""
+        """Copies a record's latent, and its text cut to the array, to row i."""
         self._latents.write(i * self._latent_bytes, data[latent.start : latent.stop])
         stop = min(text.stop, text.start + self._text_bytes)
         self._texts.write(i * self._text_bytes, data[text.start : stop])
 
     def close(self) -> None:
-        """Ends the writing."""
+        """Ends the writing; the arrays stay valid."""
         self._latents.close()
         self._texts.close()
 
 
-_OTHER_FILES = 256  # That a process may want open besides the shards.
+_OTHER_FILES = 256  # Files that a process may open besides the shards.
 
 
 @dataclasses.dataclass
 class _Whole:
-    """All records of a shard, in the words of ArrayRecord's file instructions.
+    """All records of a shard, as a file instruction of ArrayRecord.
 
-    With the number given, a shard need not be opened before something of it is read.
+    Since the number of records is given, a shard is only opened when it is first read.
     """
 
     filename: str
@@ -214,7 +214,7 @@ class _Whole:
 
 
 def open_records(manifest: Manifest) -> grain.sources.ArrayRecordDataSource:
-    """Opens the records of a dataset, by row; shards are opened when first needed."""
+    """Opens the records of a dataset, by row; a shard is opened at its first read."""
     allow_open_files(len(manifest.shards) + _OTHER_FILES)
     return grain.sources.ArrayRecordDataSource(
         [

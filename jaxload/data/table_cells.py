@@ -1,4 +1,4 @@
-"""Cells of a table, whatever their type: numbers as float64, ids as text."""
+"""Converts table cells of any type: numbers to float64, ids to text."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from jaxload.errors import InputError
 
 
 def read_numbers(cells: pa.Array, what: str) -> np.ndarray:
-    """Cells of whatever type as float64; `what` names them in a message."""
+    """Converts cells of any type to float64; `what` names the cells in messages."""
     if _is_text(cells.type):
         cells = cells.dictionary_encode()
     if not pa.types.is_dictionary(cells.type):
@@ -19,7 +19,7 @@ def read_numbers(cells: pa.Array, what: str) -> np.ndarray:
 
 
 def read_ids(file: Path, batch: pa.RecordBatch) -> pa.StringArray | None:
-    """The ids of a batch, empty where a row has none; None if there is no column."""
+    """Returns the ids of a batch, "" where missing; None if there is no id column."""
     if "id" not in batch.schema.names:
         return None
     cells = batch["id"]
@@ -49,7 +49,7 @@ def _plain_numbers(cells: pa.Array, what: str) -> np.ndarray:
 
 
 def _parse(text: str | None, what: str) -> float:
-    if text is None or "_" in text:  # Which Python takes for a separator of digits.
+    if text is None or "_" in text:  # Python accepts "_" between digits.
         return np.nan
     if "\n" in text:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Tables in CSV or Parquet files, as record batches of the columns that are wanted."""
+"""Reads the wanted columns of CSV or Parquet files as record batches."""
 
 import contextlib
 import difflib
@@ -21,7 +21,7 @@ _PARQUET_BUFFER_BYTES = 1 << 20
 def read_batches(
     path: Path, wanted: Set[str], chunk_rows: int
 ) -> Iterator[tuple[Path, int, pa.RecordBatch]]:
-    """Yields the file, the number of the first row and the wanted columns there are."""
+    """Yields for each batch its file, its first row number and the wanted columns."""
     first, columns = 0, None
     for file in _files(path):
         with _reading(file):
@@ -41,7 +41,7 @@ def read_batches(
 
 
 def stated_num_rows(path: Path) -> int:
-    """Rows by the files' own word, which a CSV does not have."""
+    """Returns the rows that Parquet files state; a CSV states none and counts as 0."""
     return sum(map(_stated_num_rows, _files(path)))
 
 
@@ -77,7 +77,7 @@ def _empty(path: Path) -> InputError:
 
 @contextlib.contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    """Tells what pyarrow raises as a mistake in the file."""
+    """Converts errors of pyarrow to an InputError that names the file."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
@@ -100,7 +100,7 @@ def _stated_num_rows(file: Path) -> int:
 
 
 def _find_columns(file: Path) -> dict[str, str]:
-    """The columns of a manifest or a histogram: our names for them, and the file's."""
+    """Maps our column names to the file's, for a manifest or a histogram."""
     schema = _open_csv(file).schema if _is_csv(file) else pq.read_schema(file)
     found = schema.names
     columns = {name: name for name in ("id", *SIZES, "fps")}
@@ -127,7 +127,7 @@ def _find_columns(file: Path) -> dict[str, str]:
 def _parquet_batches(
     file: Path, names: list[str], chunk_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    # Without the buffer, whole columns of a row group are read at once.
+    # Without a buffer size, pyarrow reads whole columns of a row group at once.
     with pq.ParquetFile(file, buffer_size=_PARQUET_BUFFER_BYTES) as parquet:
         for batch in parquet.iter_batches(chunk_rows, columns=names):
             yield batch.select(names)
@@ -138,7 +138,8 @@ def _open_csv(
     names: list[str] | None = None,
     on_bad_row: Callable[[pa_csv.InvalidRow], str] = lambda row: "skip",
 ) -> pa_csv.CSVStreamingReader:
-    # Text, so that no cell can stop the file; distinct texts are few, and parsed once.
+    # Read as text, so that no invalid cell ends the reading. Distinct texts are
+    # few, and each is parsed once.
     types = {name: pa.dictionary(pa.int32(), pa.string()) for name in names or ()}
     return pa_csv.open_csv(
         file,
@@ -155,14 +156,14 @@ def _open_csv(
 def _csv_batches(
     file: Path, names: list[str], chunk_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    del chunk_rows  # Blocks of a CSV are bounded in bytes.
+    del chunk_rows  # Blocks of a CSV are bounded in bytes instead.
     bad: list[int] = []
 
     def note(row: pa_csv.InvalidRow) -> str:
-        # A line break in it: an open quote may have swallowed any number of rows.
+        # With a line break, an unclosed quote may have swallowed any number of rows.
         if "\n" in row.text or len(bad) == _MAX_WAITING_BAD_ROWS:
             return "error"
-        bad.append(row.number - 2)  # From 1, and the header is a row.
+        bad.append(row.number - 2)  # pyarrow counts from 1, with the header.
         return "skip"
 
     reader = _open_csv(file, names, note)
@@ -179,7 +180,10 @@ def _csv_batches(
 def _insert_bad_rows(
     batch: pa.RecordBatch, bad: list[int], first: int
 ) -> pa.RecordBatch:
-    """Puts rows of nulls where rows were bad; takes those off `bad`, as it is ahead."""
+    """Inserts a row of nulls for each bad row in the batch and removes it from `bad`.
+
+    `bad` may also list rows after the batch, because the reader parses ahead.
+    """
     num_good_before = np.array(bad, np.int64) - first - np.arange(len(bad))
     here = num_good_before[num_good_before <= batch.num_rows]
     if not here.size:

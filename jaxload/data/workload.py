@@ -1,4 +1,4 @@
-"""What the samples are: rows of a user's manifest, read in chunks of bounded memory."""
+"""Reads the rows of a user's manifest in chunks of bounded memory."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,34 +16,34 @@ from jaxload.errors import InputError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Some rows of a manifest, as columns. Values are read, not judged."""
+    """Some rows of a manifest, as columns; values are not validated."""
 
     num_frames: np.ndarray
-    """float64, as are the next three; NaN where a cell is empty or is no number."""
+    """float64, as are the next three; NaN if a cell is empty or not a number."""
 
     height: np.ndarray
     width: np.ndarray
     fps: np.ndarray
-    """0 for images."""
+    """Frames per second; 0 for images."""
 
     count: np.ndarray
-    """int64: samples that the row stands for. 1, but for a histogram."""
+    """Samples that the row stands for, in int64; 1 except in a histogram."""
 
     first: int
-    """Number of the first row, from 0; counted through the files of a directory."""
+    """Number of the first row, from 0, counted through the files of a directory."""
 
     ids: pa.StringArray | None
-    """Empty where a row has none. None for a histogram, or when not asked for."""
+    """Ids, empty for a row without one; None for a histogram, or if not requested."""
 
     at_model_rate: bool = False
-    """A histogram without fps: frames are at the model's rate, and `fps` is NaN."""
+    """True for a histogram without fps: frames have the model's rate, `fps` is NaN."""
 
     def __len__(self) -> int:
         return len(self.num_frames)
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether `path` is the directory of a data set that jaxload has prepared."""
+    """Returns whether `path` is the directory of a dataset that jaxload prepared."""
     try:
         metadata = pq.read_schema(path / FILE_NAME).metadata
     except (OSError, pa.ArrowException):
@@ -58,16 +58,16 @@ def read_rows(
 
     A manifest has the columns id, num_frames, height, width and fps; a histogram has
     num_frames (or frames), height, width, count and perhaps fps, and no id. Other
-    columns are ignored. A CSV row with too few or too many cells is a row of NaN.
+    columns are ignored. A CSV row with too few or too many cells becomes NaN.
 
     Args:
-        path: a .csv or .parquet file, or a directory of .parquet files, which are
+        path: A .csv or .parquet file, or a directory of .parquet files, which are
             read in the order of their names.
-        with_ids: read the ids too, which takes longer.
-        chunk_rows: bounds the memory.
+        with_ids: Whether to read the ids too, which takes longer.
+        chunk_rows: Most rows per chunk, which bounds the memory.
 
     Raises:
-        InputError: the file as a whole is of no use. Raised while iterating.
+        InputError: If the file as a whole is unusable; raised while iterating.
     """
     wanted = {*SIZES, "fps", "count"} | ({"id"} if with_ids else set())
     for file, first, batch in read_batches(path, wanted, chunk_rows):

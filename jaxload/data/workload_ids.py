@@ -1,4 +1,4 @@
-"""Ids of a user's manifest: that none stands twice, and names of rows for messages."""
+"""Checks that the ids of a user's manifest are unique, and labels rows for messages."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,20 @@ _MAX_SUSPECTS = 1_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IdCheck:
-    """What `check_ids` looked at; where it found an id twice, it has raised."""
+    """Result of `check_ids`, which raises if it finds an id twice."""
 
     checked: bool
-    """False: the manifest is a histogram, or too long to be checked."""
+    """False if the manifest is a histogram, or too long to be checked."""
 
     num_rows: int
-    """Rows of the manifest; a CSV that is too long has at least so many."""
+    """Rows of the manifest; a lower bound for a CSV that is too long."""
 
     num_missing: int = 0
-    """Rows without an id, of those that were checked."""
+    """Checked rows that have no id."""
 
 
 def check_ids(path: Path) -> IdCheck:
-    """Raises InputError if two rows have the same id; up to 20 million are checked."""
+    """Raises InputError if two rows share an id; skips more than 20 million rows."""
     num_rows = stated_num_rows(path)
     if num_rows > MAX_CHECKED_IDS:
         return IdCheck(checked=False, num_rows=num_rows)
@@ -51,7 +51,7 @@ def check_ids(path: Path) -> IdCheck:
 
 
 def row_labels(path: Path, numbers: Sequence[int]) -> list[str]:
-    """Names rows for messages, in the order given: `row 17 (id 'abc')`."""
+    """Labels rows for messages, in the order given: `row 17 (id 'abc')`."""
     labels: dict[int, str] = {}
     waiting = sorted(set(numbers), reverse=True)
     for first, num_new, ids in _ids(path) if waiting else ():
@@ -67,8 +67,8 @@ def row_labels(path: Path, numbers: Sequence[int]) -> list[str]:
 
 
 def _ids(path: Path) -> Iterator[tuple[int, int, np.ndarray | None]]:
-    """Yields the number of the first row, how many follow, and their ids as str."""
-    # A histogram has no id, but has count.
+    """Yields for each batch its first row number, its number of rows and its ids."""
+    # Also reads count, because a histogram has no id.
     for file, first, batch in read_batches(path, {"id", "count"}, 1_000_000):
         ids = read_ids(file, batch)
         texts = None if ids is None else ids.to_numpy(zero_copy_only=False)
@@ -80,7 +80,7 @@ def _hash(ids: np.ndarray) -> np.ndarray:
 
 
 def _find_repeats(hashes: np.ndarray) -> tuple[np.ndarray, int]:
-    """The hashes that repeat earlier ones, the first of them only; and how many do."""
+    """Returns the first hashes that repeat an earlier one, and how many do in all."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     repeats = np.sort(order[1:][ordered[1:] == ordered[:-1]])
@@ -88,7 +88,7 @@ def _find_repeats(hashes: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _raise_if_equal(path: Path, suspects: np.ndarray, num_repeats: int) -> None:
-    """Reads again, to compare the ids themselves where their hashes are the same."""
+    """Reads the ids again and raises if some with equal hashes are equal."""
     first_rows: dict[str, int] = {}
     found: list[str] = []
     for first, _, ids in _ids(path):

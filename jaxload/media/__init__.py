@@ -1,1 +1,1 @@
-"""From a folder of media to a dataset."""
+"""Prepares a dataset from a folder of media."""

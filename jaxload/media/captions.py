@@ -1,4 +1,4 @@
-"""Captions: text files beside the media, and tables that name a file in each row."""
+"""Reads captions from text files beside the media and from tables of files."""
 
 import csv
 import io
@@ -21,14 +21,14 @@ CAPTION_COLUMNS = ("caption", "text", "prompt")
 
 
 class Row(NamedTuple):
-    """What one row of a table says."""
+    """One row of a table of captions."""
 
     number: int
-    """Of its first line in a text file, of itself in Parquet; from 1."""
+    """Number from 1: of the row in Parquet, of the row's first line in a text file."""
 
     path: str
     caption: str | None
-    """None where the cell is null, or empty in a CSV, which has no nulls."""
+    """None if the cell is null, or empty in a CSV, which has no nulls."""
 
 
 class _BadRow(NamedTuple):
@@ -37,27 +37,27 @@ class _BadRow(NamedTuple):
 
 
 def clean(text: str) -> str:
-    """The caption without outer white space, each inner run of it as one space.
+    """Strips a caption and collapses each run of white space into one space.
 
-    Line breaks count as white space: where an editor wrapped a caption means nothing.
+    Line breaks count as white space: where an editor wraps a caption means nothing.
     """
     return " ".join(text.split())
 
 
 def as_utf8(path: str | Path) -> str:
-    """A path as it is, but for bytes that are not UTF-8: those are escaped."""
+    """Returns a path as text, with bytes that are not UTF-8 escaped."""
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def shown(path: str | Path) -> str:
-    """A path fit for a message of one line."""
+    """Returns a path as text on one line, for messages."""
     return as_utf8(path).replace("\n", "\\n").replace("\r", "\\r")
 
 
 class NameIndex:
-    """Finds names by a key of theirs: exactly, or else by its Unicode NFC.
+    """Finds names by a key that `key` derives: exactly, or else by the key's NFC form.
 
-    macOS writes names as NFD, while tables of captions are mostly typed as NFC.
+    macOS writes names in NFD, while tables of captions are mostly typed in NFC.
     """
 
     def __init__(self, names: Iterable[str], key: Callable[[str], str] = str):
@@ -68,24 +68,24 @@ class NameIndex:
             self.by_nfc.setdefault(_nfc(key(name)), []).append(name)
 
     def find(self, key: str) -> list[str]:
-        """The names with this key, sorted."""
+        """Returns the names that have this key, sorted."""
         return self._exact.get(key) or self.by_nfc.get(_nfc(key), [])
 
 
 def read_text(path: Path) -> str:
-    """The caption in a text file, "" if the file is empty: its user means so.
+    """Returns the caption in a text file; an empty file means an empty caption.
 
-    Raises OSError, or UnicodeDecodeError if it is not UTF-8. A byte order mark is no
-    part of the caption.
+    A byte order mark is not part of the caption. Raises OSError, or UnicodeDecodeError
+    if the file is not UTF-8.
     """
     return clean(path.read_bytes().decode("utf-8-sig"))
 
 
 def read_table(path: Path, name: str) -> tuple[list[Row], list[Problem]]:
-    """Reads a .csv, .jsonl or .parquet file; problems call it `name`.
+    """Reads captions from a .csv, .jsonl or .parquet file, called `name` in problems.
 
-    A row that cannot be read is a problem. InputError: the file is of no use, or an
-    open quote may have swallowed any number of rows.
+    Returns the rows, and a problem for each row that cannot be read. Raises InputError
+    if the whole file is unusable, or if an unclosed quote may have swallowed rows.
     """
     readers = {".csv": _csv_rows, ".jsonl": _json_rows, ".parquet": _parquet_rows}
     suffix = path.suffix.lower()
@@ -145,14 +145,14 @@ def _column(path: Path, what: str, wanted: Sequence[str], found: list[str]) -> s
 
 
 def _make_row(number: int, path: object, caption: object) -> Row | _BadRow:
-    """Checks what a file gave for a row."""
+    """Returns a row, or the reason why its path or caption is invalid."""
     if not isinstance(path, str) or not path:
         return _BadRow(number, f"expected the path of a file, got {str(path)[:40]!r}")
     if caption is not None and not isinstance(caption, str):
         kind = type(caption).__name__
         return _BadRow(number, f"expected text as the caption, got a {kind}")
     try:
-        # JSON can spell half a surrogate pair, which no UTF-8 file can hold.
+        # JSON can escape half of a surrogate pair, which UTF-8 cannot encode.
         f"{path}{caption}".encode()
     except UnicodeEncodeError:
         return _BadRow(number, "expected Unicode, got half of a surrogate pair")
@@ -174,8 +174,8 @@ def _csv_rows(path: Path) -> Iterator[Row | _BadRow]:
 
 
 def _csv_cells(path: Path) -> Iterator[tuple[int, list[str] | str]]:
-    """Yields the first line of each row, and its cells or what is wrong with it."""
-    # Strict: otherwise an open quote makes the rest of the file one long caption.
+    """Yields the number of each row's first line, and its cells or an error message."""
+    # Strict: otherwise an unclosed quote makes the rest of the file one long caption.
     reader = csv.reader(io.StringIO(_read_utf8(path), newline=""), strict=True)
     width, last_line = 0, 0
     while True:
@@ -200,7 +200,7 @@ def _csv_cells(path: Path) -> Iterator[tuple[int, list[str] | str]]:
 
 
 def _json_rows(path: Path) -> Iterator[Row | _BadRow]:
-    # Not splitlines(), which also splits at U+2028, and JSON may hold that.
+    # Not splitlines(), which also splits at U+2028, a valid character in JSON.
     for number, line in enumerate(_read_utf8(path).split("\n"), 1):
         if line and not line.isspace():
             yield _json_row(number, line)
@@ -215,7 +215,7 @@ def _json_row(number: int, line: str) -> Row | _BadRow:
         return _BadRow(number, f"expected a JSON object, got {line[:40]!r}")
     values: list[object] = []
     for wanted in (FILE_COLUMNS, CAPTION_COLUMNS):
-        # By row, as one file may list {"video": ...} and {"image": ...}.
+        # Chosen for each row, as one file may list {"video": ...} and {"image": ...}.
         name = next((name for name in wanted if name in record), None)
         if name is None:
             keys = [*record][:20]
@@ -226,7 +226,7 @@ def _json_row(number: int, line: str) -> Row | _BadRow:
 
 def _parquet_rows(path: Path) -> Iterator[Row | _BadRow]:
     try:
-        # Opened here, as pyarrow takes no path that is not UTF-8.
+        # Opened here, because pyarrow accepts only paths in UTF-8.
         with path.open("rb") as file, pq.ParquetFile(file) as parquet:
             schema = parquet.schema_arrow
             names = [

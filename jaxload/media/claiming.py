@@ -1,4 +1,4 @@
-"""Which preparation a directory belongs to: the first one that asks for it."""
+"""Claims an output directory for one preparation and refuses a second."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _FINGERPRINT = "preparation.json"
 
 
 def claim(out: Path, fingerprint: dict[str, Any], listing: Listing) -> None:
-    """Takes a directory for a preparation, or refuses one that holds another."""
+    """Claims a directory for a preparation and refuses one that holds another."""
     path = out / _FINGERPRINT
     if (out / FILE_NAME).exists() and not path.exists():
         raise InputError(
@@ -35,13 +35,13 @@ def claim(out: Path, fingerprint: dict[str, Any], listing: Listing) -> None:
 
 
 def _write_first(path: Path, text: str) -> None:
-    """Writes a file whole, unless another process was faster."""
+    """Writes a file atomically, unless another process was faster."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     partial.write_text(text)
     try:
-        os.link(partial, path)  # Fails if the name is taken, however close the race.
+        os.link(partial, path)  # Atomic: fails if the name is taken, even in a race.
     except FileExistsError:
-        pass  # What is there is read next, and compared.
+        pass  # The caller compares the existing file.
     finally:
         partial.unlink()
 

@@ -11,16 +11,17 @@ _CLIP = re.compile(r"(\d+)x(\d+)x(\d+)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SyntheticConfig:
-    """The media that are drawn when the data set does not exist yet."""
+    """Media to draw when the dataset does not exist yet."""
 
     num_samples: int
-    """Images and clips to draw."""
+    """Images and clips to draw; more vary more and take longer to draw and encode."""
 
     clips: tuple[str, ...]
-    """Frames x height x width in pixels, from the most frequent to the rarest."""
+    """Frames x height x width in pixels, from the most frequent to the rarest. Larger
+    clips show more detail and cost more compute; more sizes need more programs."""
 
     seed: int = 0
-    """Seed of the drawing; another seed is another dataset."""
+    """Random seed; each value draws another dataset."""
 
     def __post_init__(self):
         if self.num_samples < len(self.clips):
@@ -45,7 +46,7 @@ class SyntheticConfig:
 
     @property
     def shapes(self) -> tuple[str, ...]:
-        """Latent shapes of the clips, once each."""
+        """Distinct latent shapes of the clips."""
         pixels = (map(int, clip.split("x")) for clip in self.clips)
         return tuple(dict.fromkeys(str(Shape.of_pixels(*sizes)) for sizes in pixels))
 

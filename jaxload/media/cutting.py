@@ -1,8 +1,8 @@
-"""What becomes of a file: the clips that are cut from it, and the frames that are not.
+"""Cuts a file into clips and accounts for the frames that no clip keeps.
 
-The same arithmetic as a plan's (`balance.clips`, `balance.fitting`), on what was found
-by decoding. Every frame is accounted for: none goes missing without a name. (Where the
-rate varies, as many are counted as are taken; some of them may be taken twice.)
+The arithmetic is that of a plan (`shapes.clips`, `shapes.assignment`), applied to what
+decodes. Every decoded frame is counted under one heading of `FrameCount`. At a varying
+frame rate a frame may be taken twice, and the counts ignore that.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ BAD_TIMES = "frame rate makes no sense"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clip:
-    """Some frames of a file that become one sample."""
+    """Consecutive frames of a file that become one sample."""
 
     id: str
     first: int
-    """Its first frame, counted at the rate at which frames are taken."""
+    """Index of the first frame among the frames that are taken from the file."""
 
     shape: Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeftOutClip:
-    """A clip that fits no shape, or a whole file."""
+    """A clip, or a whole file, that becomes no sample."""
 
     id: str
     reason: str
@@ -42,20 +42,20 @@ class LeftOutClip:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FrameCount:
-    """Where the frames of a file went."""
+    """Frames of a file, counted by what became of them."""
 
     decoded: int = 0
     resampled: int = 0
-    """Left out, to come to the model's frame rate."""
+    """Frames dropped to reach the model's frame rate."""
 
     uneven: int = 0
-    """Beyond the last 4k+1 of a clip."""
+    """Frames dropped to shorten clips to 4k+1 frames."""
 
     beyond_shape: int = 0
-    """Beyond the frames of the shape that a clip went to."""
+    """Frames dropped because a clip has more than its shape."""
 
     left_out: int = 0
-    """In clips that fit no shape, or rests too short for a clip."""
+    """Frames of clips that no shape takes, and of remainders too short for a clip."""
 
     kept: int = 0
 
@@ -66,10 +66,10 @@ class FrameCount:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cutting:
-    """Which frames to take from a file, and what to make of them."""
+    """Frames to take from a file, and the clips to make of them."""
 
     rate: float
-    """Frames per second that are taken."""
+    """Frames to take per second."""
 
     num_taken: int
     clips: tuple[Clip, ...] = ()
@@ -78,7 +78,7 @@ class Cutting:
 
 
 def num_usable(scan: Scan, rules: ShapeRules) -> int:
-    """Frames of a file at the model's rate; 0 where its own makes no sense."""
+    """Returns a file's frames at the model's rate, or 0 if its own rate is invalid."""
     if scan.num_frames > 1 and not rules.min_fps <= scan.fps <= MAX_FPS:
         return 0
     return ticks(scan.num_frames, scan.seconds, fps=rules.fps)[1]
@@ -87,7 +87,7 @@ def num_usable(scan: Scan, rules: ShapeRules) -> int:
 def cut_file(
     name: str, scan: Scan, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> Cutting:
-    """Cuts a file into clips of the shapes that fit best."""
+    """Cuts a file into clips and assigns each clip to its best shape, if any."""
     rate, num_taken = ticks(scan.num_frames, scan.seconds, fps=rules.fps)
     if not num_usable(scan, rules):
         slow = scan.fps < rules.min_fps
@@ -140,7 +140,10 @@ def cut_file(
 
 
 def _spans(num_taken: int, rules: ShapeRules) -> tuple[list[int], np.ndarray]:
-    """First frame and length of each clip; the rest may make one of its own."""
+    """Returns the first frame and the length of each clip.
+
+    The remainder after the full-length clips is a clip too, if it is long enough.
+    """
     full, rest = (int(part[0]) for part in cut(np.array([num_taken]), rules))
     lengths = [rules.max_frames] * full + [rest] * (rest > 0)
     starts = [i * rules.max_frames for i in range(len(lengths))]

@@ -1,4 +1,4 @@
-"""From a media file to the records of its clips."""
+"""Encodes the clips of a media file into records."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def encode_file(
     codec: Codec,
     text_encoder: TextEncoder,
 ) -> Iterator[tuple[Entry, bytes]]:
-    """Decodes a file once more and encodes each of its clips, one at a time."""
+    """Decodes a file again and yields an entry and a record for each of its clips."""
     if not cutting.clips:
         return
     text = text_encoder.encode(caption)
@@ -47,7 +47,7 @@ def encode_file(
 
 
 def _check(who: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Refuses what is not fit for a record: of another shape, or beyond bfloat16."""
+    """Refuses an array of another shape, or with values beyond bfloat16."""
     if array.shape != shape:
         raise ValueError(f"{who} made {array.shape}, expected {shape}")
     if not np.isfinite(array.astype(BFLOAT16).astype(np.float32)).all():
@@ -55,13 +55,13 @@ def _check(who: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 def _read_clips(path: Path, cutting: Cutting) -> Iterator[tuple[Clip, np.ndarray]]:
-    """The frames of each clip, in the size of its shape."""
+    """Yields each clip with its frames, resized to its shape."""
     frames = resample(read_frames(path), rate=cutting.rate, count=cutting.num_taken)
     position = 0
     for clip in cutting.clips:
         num_frames, height, width = clip.shape.pixels
         video = np.empty((num_frames, height, width, 3), np.uint8)
-        # Frames before it belong to clips that were left out, or were beyond a shape.
+        # Skips frames of clips that were left out, and frames beyond a shape.
         for _ in range(clip.first - position):
             next(frames, None)
         for i in range(num_frames):

@@ -1,4 +1,4 @@
-"""One frame of an image, an animation or a video; and what ends their decoding."""
+"""One decoded frame, and the errors that end decoding."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,44 +7,44 @@ import numpy as np
 
 
 class MediaError(Exception):
-    """Nothing of a file can be used."""
+    """Raised for a file of which nothing can be used."""
 
     def __init__(self, reason: str, detail: str = ""):
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
-        """A few words, the same for every file with this problem."""
+        """Short description, the same for every file with this problem."""
 
         self.detail = detail
-        """What is particular to this file."""
+        """Details that are particular to this file."""
 
     def __reduce__(self):
-        # Workers send it to the process that reports: both parts must arrive.
+        # Workers pickle the error for the process that reports: both parts must arrive.
         return type(self), (self.reason, self.detail)
 
 
 class DamageError(Exception):
-    """The rest of a file cannot be decoded; the frames before it are good."""
+    """Raised where the rest of a file cannot be decoded; earlier frames are good."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Frame:
-    """A decoded frame. Its colours are converted when they are asked for."""
+    """A decoded frame, whose colours are converted to RGB on demand."""
 
     time: float
-    """Seconds from the first frame."""
+    """Seconds since the first frame."""
 
     height: int
-    """As displayed: upright, in square pixels."""
+    """Height as displayed: upright, in square pixels."""
 
     width: int
 
     pixels: Callable[[], np.ndarray]
-    """Makes what `rgb` returns; holds the frame as it was decoded."""
+    """Function that computes `rgb`; holds the frame as it was decoded."""
 
     def rgb(self) -> np.ndarray:
-        """The pixels `[h, w, 3]` in uint8: upright, but as many as are stored.
+        """Returns the stored pixels `[h, w, 3]` in uint8, upright.
 
-        Where stored pixels are not square, `resize.fit` stretches them to `height` and
-        `width`, in the same resampling that makes them smaller.
+        If stored pixels are not square, `resize.fit` stretches them to `height` and
+        `width` in the same resampling that scales them.
         """
         return self.pixels()

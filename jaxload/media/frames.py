@@ -1,7 +1,7 @@
-"""Frames of media files: images, animations and videos through one interface.
+"""Frames of images, animations and videos, through one interface.
 
-What a file is, its content decides and not its name: Pillow is asked first, then
-FFmpeg. `scan` counts the frames that `read_frames` gives, by the same code.
+The content of a file decides its type, not its name: Pillow is tried first, then
+FFmpeg. `scan` counts the frames that `read_frames` yields, with the same code.
 """
 
 import dataclasses
@@ -16,30 +16,30 @@ __all__ = ["Frame", "MediaError", "Scan", "read_frames", "scan"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What decodes of a file."""
+    """Measurements of the frames of a file that decode."""
 
     num_frames: int
-    """Frames that decode, before any damage."""
+    """Frames that decode before any damage."""
 
     height: int
-    """As displayed: upright, in square pixels, rounded."""
+    """Height as displayed: upright, in square pixels, rounded."""
 
     width: int
 
     seconds: float
-    """From the first frame's time to the last one's; 0.0 for one frame."""
+    """Seconds from the first frame to the last; 0.0 for a single frame."""
 
     damage: str = ""
-    """Where the file is damaged; empty if all of it decodes."""
+    """Description of the damage; empty if the whole file decodes."""
 
     @property
     def fps(self) -> float:
-        """The mean rate of the frames, measured; 0.0 for one frame."""
+        """Mean frame rate, measured; 0.0 for a single frame."""
         return (self.num_frames - 1) / self.seconds if self.seconds else 0.0
 
 
 def scan(path: Path) -> Scan:
-    """Decodes all of a file and keeps nothing; MediaError if nothing decodes."""
+    """Decodes a whole file without keeping it; raises MediaError if nothing decodes."""
     frames = _decode(path)
     first = next(frames)
     num_frames, seconds, damage = 1, 0.0, ""
@@ -58,11 +58,11 @@ def scan(path: Path) -> Scan:
 
 
 def read_frames(path: Path) -> Iterator[Frame]:
-    """The frames that `scan` counts, one after the other; MediaError as there.
+    """Yields the frames that `scan` counts; raises MediaError as `scan` does.
 
     Only what the decoder needs is held in memory. A frame stays valid after the next
-    one was read, and after the file was closed; frames of one file share what converts
-    their colours, so that only one thread at a time may do this.
+    frame is read and after the file is closed. Frames of one file share a colour
+    converter, so only one thread at a time may call their `rgb`.
     """
     try:
         yield from _decode(path)
@@ -71,7 +71,7 @@ def read_frames(path: Path) -> Iterator[Frame]:
 
 
 def _decode(path: Path) -> Iterator[Frame]:
-    """At least one frame, all of one size; DamageError at the end if there is more."""
+    """Yields at least one frame, all of one size; raises DamageError at any damage."""
     try:
         if not path.is_file():
             raise MediaError("cannot be read", "not a file")

@@ -1,7 +1,7 @@
-"""Frames of images and animations, by Pillow.
+"""Frames of images and animations, decoded by Pillow.
 
-GIF, PNG, WebP and AVIF may be animations. Several pages of a TIFF, or pictures of an
-MPO, are no motion: only the first is used. Colour profiles are not applied.
+GIF, PNG, WebP and AVIF may be animations. The pages of a TIFF and the pictures of an
+MPO are not, so only the first is used. Colour profiles are not applied.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from jaxload.media.frame import DamageError, Frame, MediaError
 
 DAMAGED = "damaged image"
 
-# Pillow reads more, but what is left out is no picture (EPS and WMF are programs, MPEG
-# and HDF5 only recognised), or has no mark to know it by (TGA).
+# Pillow reads more formats. Left out are those that are no pictures (EPS and WMF are
+# programs, MPEG and HDF5 are only recognised) or have no signature (TGA).
 _FORMATS = (
     *("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "QOI", "TIFF"),
     "WEBP",
 )
 _ANIMATED = frozenset({"AVIF", "GIF", "PNG", "WEBP"})
-_DEFAULT_MS = 100  # What browsers take where an animation gives no duration.
+_DEFAULT_MS = 100  # Default of browsers for a frame without a duration.
 _PLAIN = frozenset({"1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr"})
 _ALPHA = frozenset({"RGBA", "LA", "PA"})
 _DEEP_GREY = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
 def open_image(file: BinaryIO) -> Image.Image | None:
-    """The image in a file, not decoded yet; None if it is none that Pillow knows."""
+    """Opens an image without decoding it; returns None if Pillow does not know it."""
     try:
         with _quiet():
             return Image.open(file, formats=_FORMATS)
@@ -40,12 +40,12 @@ def open_image(file: BinaryIO) -> Image.Image | None:
         return None
     except Image.DecompressionBombError as error:
         raise MediaError("too large an image", str(error)) from error
-    except Exception as error:  # Whatever a reader trips over in a damaged header.
+    except Exception as error:  # Readers raise anything on a damaged header.
         raise MediaError(DAMAGED, _words(error)) from error
 
 
 def decode(image: Image.Image) -> Iterator[Frame]:
-    """The frames of an image: one, unless it is an animation."""
+    """Yields the frames of an image: one, unless the image is an animation."""
     time_ms = 0.0
     for index in itertools.count(_first_index(image)):
         read = _read(image, index)
@@ -62,12 +62,13 @@ def decode(image: Image.Image) -> Iterator[Frame]:
 
 
 def _first_index(image: Image.Image) -> int:
-    # A PNG may have a picture for programs that do not know animations: no frame.
+    # An animated PNG may begin with a still picture for programs that do not know
+    # animations; this picture is not a frame.
     return 1 if image.info.get("default_image") else 0
 
 
 def _read(image: Image.Image, index: int) -> tuple[Image.Image, float] | None:
-    """One picture, upright, and its duration in milliseconds; None after the last."""
+    """Returns a picture, upright, and its milliseconds; None after the last picture."""
     if index > 0 and image.format not in _ANIMATED:
         return None
     try:
@@ -79,7 +80,7 @@ def _read(image: Image.Image, index: int) -> tuple[Image.Image, float] | None:
             duration_ms = float(image.info.get("duration", 0))
     except Image.DecompressionBombError as error:
         raise MediaError("too large an image", str(error)) from error
-    except Exception as error:  # Whatever a decoder trips over in damaged data.
+    except Exception as error:  # Decoders raise anything on damaged data.
         raise DamageError(_words(error)) from error
     _check_mode(upright)
     return upright, duration_ms
@@ -107,7 +108,7 @@ def _levels(image: Image.Image) -> np.ndarray:
 
 
 def _rgb(image: Image.Image) -> np.ndarray:
-    """The pixels `[h, w, 3]`; what is transparent becomes white."""
+    """Returns the pixels `[h, w, 3]` in RGB, on white where they are transparent."""
     with _quiet():
         if image.mode in _DEEP_GREY:
             # Pillow's own conversion clips at 255.
@@ -130,7 +131,10 @@ def _lab_to_rgb() -> ImageCms.ImageCmsTransform:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences Pillow's warnings: large images, odd metadata. Never across a yield."""
+    """Silences Pillow's warnings about large images and odd metadata.
+
+    Must not span a yield of a caller, because warning filters are global.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

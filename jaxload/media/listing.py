@@ -1,4 +1,4 @@
-"""The media files of a folder and their captions, in one order on every machine."""
+"""Media files of a folder and their captions, in the same order on every machine."""
 
 import dataclasses
 import hashlib
@@ -10,28 +10,28 @@ from jaxload.media.problem import Problem
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MediaFile:
-    """A file that may be an image or a clip; whether it is, decoding tells."""
+    """A file that may be an image or a clip; only decoding shows if it is."""
 
     name: str
-    """Path below the folder with "/", exactly as on disk."""
+    """Path relative to the folder, with "/", exactly as on disk."""
 
     num_bytes: int
     caption: str | None
-    """None: it has none."""
+    """None if the file has no caption."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listing:
-    """What a folder holds."""
+    """Contents of a media folder."""
 
     files: tuple[MediaFile, ...]
-    """Sorted by name, by code points, so that every machine has the same order."""
+    """Files sorted by the code points of their names, the same on every machine."""
 
     problems: tuple[Problem, ...]
-    """Sorted."""
+    """Problems found while listing, sorted."""
 
     def digest(self) -> str:
-        """Names, sizes and captions in 16 characters: equal if and only if they are."""
+        """Returns 16 characters that identify the names, sizes and captions."""
         digest = hashlib.sha256()
         for file in self.files:
             line = json.dumps([file.name, file.num_bytes, file.caption])
@@ -40,7 +40,7 @@ class Listing:
 
 
 def difference(before: Listing, after: Listing) -> str:
-    """The first thing in which two listings differ, in words."""
+    """Describes the first difference between two listings."""
     then = {file.name: file for file in before.files}
     now = {file.name: file for file in after.files}
     for name in sorted(then.keys() | now.keys()):

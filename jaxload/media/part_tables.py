@@ -1,4 +1,4 @@
-"""The tables in `parts/`: what a part was found to hold, and what was made of it."""
+"""Tables in `parts/` that record the scans and the encoded samples of each part."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ from jaxload.media.problem import Problem
 from jaxload.shapes.shape import Shape
 
 FAILED = "failed"
-"""Reason of a problem: a codec or a text encoder raised."""
+"""Reason of a problem: a codec or a text encoder raised an exception."""
 
 DIED = "its worker died twice"
 
@@ -43,18 +43,18 @@ _SCAN_SCHEMA = pa.schema(
 
 
 def parts_directory(out: Path) -> Path:
-    """Where the tables lie."""
+    """Returns the directory of the tables."""
     return out / "parts"
 
 
 def shard_path(out: Path, index: int) -> Path:
-    """Where the records of a part lie."""
+    """Returns the path of the shard with a part's records."""
     return out / f"shard-{index:05d}.array_record"
 
 
 def marker_path(out: Path, kind: str, index: int) -> Path:
-    """Where a worker says which file of a part it is at."""
-    # Of this machine alone: another may be doing the same part.
+    """Returns the path at which a worker records the file it is working on."""
+    # One per machine, because another machine may be doing the same part.
     host = socket.gethostname()
     return parts_directory(out) / f"{kind}-{index:05d}.{host}.current"
 
@@ -64,7 +64,7 @@ def _table_path(out: Path, kind: str, index: int) -> Path:
 
 
 def write_listing(out: Path, listing: Listing) -> None:
-    """Writes which files the parts are made of, once."""
+    """Writes the files that the parts are made of, unless they are written already."""
     if (out / _LISTING).exists():
         return
     columns = {
@@ -75,7 +75,7 @@ def write_listing(out: Path, listing: Listing) -> None:
 
 
 def read_listing(out: Path) -> Listing:
-    """What `write_listing` wrote, without problems."""
+    """Reads what `write_listing` wrote, which leaves out the problems."""
     rows = pq.read_table(out / _LISTING).to_pylist()
     return Listing(files=tuple(MediaFile(**row) for row in rows), problems=())
 
@@ -83,7 +83,7 @@ def read_listing(out: Path) -> Listing:
 def write_scans(
     out: Path, index: int, scans: Mapping[str, Scan], problems: Iterable[Problem]
 ) -> None:
-    """Writes what the files of a part are. Any plan can be made from such a table."""
+    """Writes the scans of a part, as a table that the planner can read."""
     found = scans.values()
     columns = {
         "id": list(scans),
@@ -101,7 +101,7 @@ def write_scans(
 
 
 def read_scans(out: Path, index: int) -> tuple[dict[str, Scan], list[Problem]]:
-    """What `write_scans` wrote."""
+    """Reads what `write_scans` wrote."""
     table = read_scan_table(out, index)
     scans = {
         row["id"]: Scan(
@@ -117,24 +117,24 @@ def read_scans(out: Path, index: int) -> tuple[dict[str, Scan], list[Problem]]:
 
 
 def read_scan_table(out: Path, index: int) -> pa.Table:
-    """The scans of a part as a table, for plans."""
+    """Reads the scans of a part as a table, for the planner."""
     return pq.read_table(_table_path(out, "scan", index))
 
 
 def is_scanned(out: Path, index: int) -> bool:
-    """Whether a part needs no scan any more."""
+    """Returns whether a part is scanned."""
     return _table_path(out, "scan", index).exists()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncodedPart:
-    """What was made of a part."""
+    """Result of encoding a part."""
 
     entries: pa.Table
     """Rows of the manifest."""
 
     shard: Shard | None
-    """None: the part has no clip."""
+    """None if the part has no clip."""
 
     problems: Sequence[Problem]
     left_out: Sequence[LeftOutClip]
@@ -142,7 +142,7 @@ class EncodedPart:
 
 
 def write_encoded(out: Path, index: int, part: EncodedPart) -> None:
-    """Writes what was made of a part, after its shard."""
+    """Writes the result of encoding a part, after its shard."""
     metadata = {
         "shard": part.shard and dataclasses.asdict(part.shard),
         "problems": _dictionaries(part.problems),
@@ -153,7 +153,7 @@ def write_encoded(out: Path, index: int, part: EncodedPart) -> None:
 
 
 def read_encoded(out: Path, index: int) -> EncodedPart:
-    """What `write_encoded` wrote."""
+    """Reads what `write_encoded` wrote."""
     table = pq.read_table(_table_path(out, "part", index))
     metadata = _metadata(table)
     return EncodedPart(
@@ -166,7 +166,7 @@ def read_encoded(out: Path, index: int) -> EncodedPart:
 
 
 def is_encoded(out: Path, index: int) -> bool:
-    """Whether a part needs no encoding any more: its shard is there, and whole."""
+    """Returns whether a part is encoded, and its shard present and intact."""
     if not _table_path(out, "part", index).exists():
         return False
     part = read_encoded(out, index)
@@ -179,13 +179,13 @@ def is_encoded(out: Path, index: int) -> bool:
 
 
 def has_failed(out: Path, index: int) -> bool:
-    """Whether something went wrong that may go well the next time."""
+    """Returns whether a part has failures that may not occur again in a retry."""
     reasons = {problem.reason for problem in read_encoded(out, index).problems}
     return not reasons.isdisjoint({FAILED, DIED})
 
 
 def shape_counts(table: pa.Table) -> dict[Shape, int]:
-    """Samples of each shape among some entries."""
+    """Counts the samples of each shape in a table of entries."""
     grouped = table.group_by(["frames", "height", "width"]).aggregate(
         [([], "count_all")]
     )

@@ -1,9 +1,9 @@
-"""What is to be prepared, and the parts that the work is cut into.
+"""Preparation of a dataset, and the parts that its work is split into.
 
-A part is some consecutive files of the listing, the same on every machine. Each part is
-scanned on its own, and then encoded into a shard of its own; both end with a table in
-`parts/` that is there whole or not at all. So any part can be done by anyone at any
-time, again after a crash, and always with the same bytes.
+A part is a range of consecutive files of the listing, the same on every machine. Each
+part is scanned, and then encoded into its own shard; both stages end by writing a table
+in `parts/` atomically. So any worker can do any part at any time, and repeat it after a
+crash with the same bytes as result.
 """
 
 import dataclasses
@@ -38,23 +38,24 @@ from jaxload.shapes.clips import ShapeRules
 from jaxload.shapes.shape import Shape
 
 _VERSION = 1
-"""Of the records: raised when the same media would give other ones."""
+"""Version of the records; raised when the same media would give other records."""
 
-_MIN_PARTS = 64  # So that a small folder keeps several workers busy.
+_MIN_PARTS = 64  # Enough that a small folder keeps several workers busy.
 
-# Of a part: what a crash may lose of one worker's work. Large enough that millions of
-# files make thousands of shards, which a process can hold open and check at its start.
+# Limits of a part, which is the most work that a worker loses in a crash. Large enough
+# that millions of files make only thousands of shards, because a process keeps all
+# shards open and checks them at startup.
 _MAX_FILES = 4_096
 _MAX_BYTES = 1 << 30
 
-# One record a group: a reader then reads only the record it was asked for. Compression
-# would save little of a latent, and slow down every read of it.
+# One record per group, so that a reader reads only the requested record. Compression
+# would save little, as latents hardly compress, and slow down every read.
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:
-    """What is to be made of which files, and where."""
+    """Inputs, output directory and options of the preparation of one dataset."""
 
     media: Path
     out: Path
@@ -63,21 +64,21 @@ class Preparation:
     text_dim: int
     rules: ShapeRules
     max_shapes: int
-    """Shapes that may be chosen; of no meaning where they are given."""
+    """Most shapes to choose; ignored if `shapes` is given."""
 
     shapes: tuple[Shape, ...] | None = None
-    """Of a plan; None: chosen from what the files are."""
+    """Shapes of a plan; None to choose them from the scanned files."""
 
     origin: str = "a folder of media"
-    """Where the media come from, for those who compare data sets."""
+    """Source of the media, recorded in the dataset's fingerprint."""
 
     def load(self) -> tuple[Codec, TextEncoder]:
-        """What encodes clips and captions, made once in each process."""
+        """Returns the codec and the text encoder, each made once per process."""
         encoder = load_text_encoder(self.text_encoder, self.text_dim)
         return load_codec(self.codec), encoder
 
     def fingerprint(self, listing: Listing) -> dict[str, Any]:
-        """All that the records depend on, in words that a message can show."""
+        """Returns everything that the records depend on, readable in error messages."""
         codec, encoder = self.load()
         shapes = f"chosen, at most {self.max_shapes}"
         if self.shapes is not None:
@@ -99,7 +100,7 @@ class Preparation:
 
 
 def cut_into_parts(files: Sequence[MediaFile]) -> list[tuple[MediaFile, ...]]:
-    """Consecutive files, the same parts for the same files."""
+    """Splits files into parts of consecutive files, the same for the same files."""
     most = max(1, min(_MAX_FILES, len(files) // _MIN_PARTS))
     parts: list[list[MediaFile]] = []
     num_bytes = 0
@@ -114,21 +115,21 @@ def cut_into_parts(files: Sequence[MediaFile]) -> list[tuple[MediaFile, ...]]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScanPart:
-    """Decodes the files of a part, to know what they are."""
+    """Decodes the files of a part and records their frames, sizes and damage."""
 
     preparation: Preparation
     index: int
     files: tuple[MediaFile, ...]
     deadly: frozenset[str] = frozenset()
-    """Files that are not touched, because workers died of them."""
+    """Names of files to skip, because workers died on them."""
 
     @property
     def marker(self) -> Path:
-        """Where a worker says which file it is at."""
+        """Path at which a worker records the file it is working on."""
         return marker_path(self.preparation.out, "scan", self.index)
 
     def __call__(self, on_file: Callable[[], None]) -> None:
-        self.marker.unlink(missing_ok=True)  # Of a worker that was killed.
+        self.marker.unlink(missing_ok=True)  # Left by a killed worker.
         scans: dict[str, Scan] = {}
         problems: list[Problem] = []
         for file in _marked(self, on_file):
@@ -165,11 +166,11 @@ class EncodePart:
 
     @property
     def marker(self) -> Path:
-        """Where a worker says which file it is at."""
+        """Path at which a worker records the file it is working on."""
         return marker_path(self.preparation.out, "part", self.index)
 
     def __call__(self, on_file: Callable[[], None]) -> None:
-        self.marker.unlink(missing_ok=True)  # Of a worker that was killed.
+        self.marker.unlink(missing_ok=True)  # Left by a killed worker.
         out = self.preparation.out
         path = shard_path(out, self.index)
         progress, codec, encoder = _Progress(), *self.preparation.load()
@@ -204,7 +205,7 @@ class EncodePart:
         scans, _ = read_scans(preparation.out, self.index)
         for file in _marked(self, on_file):
             found = scans.get(file.name)
-            if found is None:  # It has a problem already.
+            if found is None:  # The scan recorded a problem.
                 continue
             if file.name in self.deadly:
                 progress.problems.append(Problem(name=file.name, reason=DIED))
@@ -223,7 +224,7 @@ class EncodePart:
                 )
             except (MediaError, OSError) as error:
                 progress.fail(_problem(file, error), before, cutting.frames)
-            except Exception as error:  # Of any codec or encoder; counted, and named.
+            except Exception as error:  # Codecs and encoders may raise anything.
                 detail = f"{type(error).__name__}: {error}"
                 problem = Problem(name=file.name, reason=FAILED, detail=detail)
                 progress.fail(problem, before, cutting.frames)
@@ -233,7 +234,7 @@ class EncodePart:
 
 @dataclasses.dataclass
 class _Progress:
-    """What a part has come to so far."""
+    """Results of encoding a part so far."""
 
     entries: list[Entry] = dataclasses.field(default_factory=list)
     problems: list[Problem] = dataclasses.field(default_factory=list)
@@ -241,7 +242,7 @@ class _Progress:
     frames: FrameCount = dataclasses.field(default_factory=FrameCount)
 
     def fail(self, problem: Problem, before: int, planned: FrameCount) -> None:
-        """Notes what ended a file; the clips before that are samples like any other."""
+        """Records the problem that ended a file; clips encoded before stay samples."""
         self.problems.append(problem)
         kept = sum(entry.shape.pixels[0] for entry in self.entries[before:])
         decoded = planned.decoded
@@ -251,14 +252,14 @@ class _Progress:
 def _write_shard(
     path: Path, samples: Iterable[tuple[Entry, bytes]], entries: list[Entry]
 ) -> None:
-    """Writes records, and adds their entries as they are written."""
+    """Writes records to a shard, and appends their entries as they are written."""
     try:
         writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
         for entry, record in samples:
             writer.write(record)
             entries.append(entry)
         writer.close()
-    except RuntimeError as error:  # All that ArrayRecord raises.
+    except RuntimeError as error:  # The only type that ArrayRecord raises.
         raise InputError(
             f"{path.parent}: a shard cannot be written ({error}); make room, and run "
             "the same command again: what was done is kept"
@@ -269,7 +270,7 @@ Part = ScanPart | EncodePart
 
 
 def _marked(part: Part, on_file: Callable[[], None]) -> Iterator[MediaFile]:
-    """The files of a part; a marker names the one that is worked on."""
+    """Yields the files of a part, and names the current one in the part's marker."""
     for file in part.files:
         part.marker.write_text(file.name)
         yield file
@@ -278,12 +279,12 @@ def _marked(part: Part, on_file: Callable[[], None]) -> Iterator[MediaFile]:
 
 
 def without_deadly(part: Part, deadly: frozenset[str]) -> Part:
-    """The same part, with files that it must not touch."""
+    """Returns the part with more files to skip."""
     return dataclasses.replace(part, deadly=part.deadly | deadly)
 
 
 def _unchanged(media: Path, file: MediaFile) -> Path:
-    """The path of a file that has the size that was listed."""
+    """Returns the path of a file, after checking that it still has the listed size."""
     path = media / file.name
     num_bytes = path.stat().st_size
     if num_bytes != file.num_bytes:

@@ -1,7 +1,7 @@
-"""Prepares a data set: lists, scans, chooses shapes, encodes, and puts it together.
+"""Prepares a dataset: scans files, chooses shapes, encodes clips, writes a manifest.
 
-Each step leaves what it found on disk and is skipped where that is there already, so
-that a run that was killed goes on where it was, and several machines can share one.
+Each stage writes its result to disk and is skipped if the result exists, so that a
+killed run resumes where it stopped, and several machines can share one preparation.
 """
 
 import dataclasses
@@ -54,11 +54,11 @@ SCANS = "media.parquet"
 _ENOUGH_SAMPLES = 16
 
 Run = Callable[..., None]
-"""(parts, on_file=, recover=) -> None: does them, anywhere."""
+"""(parts, on_file=, recover=) -> None: runs the parts, here or elsewhere."""
 
 
 def runner(num_workers: int) -> Run:
-    """Does parts in processes of this machine, or with 0 in this process itself."""
+    """Returns a function that runs parts in local processes, or with 0 in this one."""
     if num_workers:
         return functools.partial(run_in_processes, num_workers=num_workers)
 
@@ -70,7 +70,7 @@ def runner(num_workers: int) -> Run:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-    """Which parts this machine does: those whose number leaves `index` over."""
+    """Parts that this machine does: those with `i % of == index`."""
 
     index: int = 0
     of: int = 1
@@ -81,7 +81,7 @@ WHOLE = Share()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What a preparation came to."""
+    """Result of a preparation."""
 
     counts: dict[Shape, int]
     left_out: tuple[LeftOutClip, ...]
@@ -92,7 +92,7 @@ class Prepared:
     """Files that were listed."""
 
     num_used: int
-    """Files that gave a clip."""
+    """Files that gave at least one clip."""
 
 
 def prepare(
@@ -104,10 +104,10 @@ def prepare(
     console: Console,
     share: Share = WHOLE,
 ) -> Prepared | None:
-    """Does this machine's share, and the rest once all shares are done.
+    """Does this machine's share of the parts, and writes the manifest after the last.
 
-    Returns None where other machines still have parts to do; the last one to come puts
-    the data set together.
+    Returns None if other machines still have parts to do; the last machine to finish
+    writes the manifest.
     """
     out = preparation.out
     fingerprint = preparation.fingerprint(listing)
@@ -122,7 +122,7 @@ def prepare(
     for directory in (out, parts_directory(out)):
         remove_leftovers(directory)
 
-    # --- What the files are ---
+    # --- Scans ---
     scans = [
         ScanPart(preparation=preparation, index=i, files=files[i])
         for i in mine
@@ -134,7 +134,7 @@ def prepare(
         _check_bad_share(problems, listing, max_bad_share)
         _write_scans(out, len(files))
     elif preparation.shapes is None:
-        return None  # The shapes depend on what all files are.
+        return None  # Choosing shapes needs the scans of all files.
     shapes = _settle_shapes(preparation, len(files))
 
     # --- Records ---
@@ -144,7 +144,7 @@ def prepare(
         if not is_encoded(out, i) or has_failed(out, i)
     ]
     _run(run, "encoding", encodes, [files[i] for i in mine], console)
-    # Asked now, and not when this share was scanned: others went on meanwhile.
+    # Checked only now, because other machines have encoded parts meanwhile.
     if not all(is_encoded(out, i) for i in range(len(files))):
         return None
     return _finish(preparation, listing, len(files), shapes, max_bad_share)
@@ -168,7 +168,7 @@ def _check_bad_share(
     problems: Sequence[Problem], listing: Listing, max_bad_share: float
 ) -> None:
     bad = [problem for problem in problems if problem.bad]
-    # Files that could not even be listed are bad ones too.
+    # Files that could not be listed count as bad files too.
     num_files = len({*(file.name for file in listing.files), *(p.name for p in bad)})
     if len(bad) > max_bad_share * num_files:
         first = bad[0]
@@ -188,7 +188,7 @@ def _scan_problems(out: Path, listing: Listing, num_parts: int) -> list[Problem]
 
 
 def _write_scans(out: Path, num_parts: int) -> None:
-    """One table of all that decodes, which `jaxload.plan --manifest` reads; once."""
+    """Writes a table of all scans, once, for `jaxload.plan --manifest` to read."""
     if not (out / SCANS).exists():
         tables = [read_scan_table(out, i) for i in range(num_parts)]
         table = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
@@ -197,7 +197,7 @@ def _write_scans(out: Path, num_parts: int) -> None:
 
 
 def _settle_shapes(preparation: Preparation, num_parts: int) -> tuple[Shape, ...]:
-    """The shapes of the plan, or those that keep most of what there is."""
+    """Returns the shapes of the plan, or chooses those that keep the most content."""
     if preparation.shapes is not None:
         return preparation.shapes
     path = parts_directory(preparation.out) / _SHAPES
@@ -223,15 +223,15 @@ def _settle_shapes(preparation: Preparation, num_parts: int) -> tuple[Shape, ...
 
 
 def _min_samples(num_clips: int, max_shapes: int) -> int:
-    """Clips that a shape needs: a program for one would also hold back all batches.
+    """Returns the fewest clips that a shape may have, as each shape costs a program.
 
-    Half of what an even share would be, and never more than are enough for any batch.
+    The result is half of an even share, and at most what is enough for any batch.
     """
     return max(1, min(_ENOUGH_SAMPLES, num_clips // (2 * max_shapes)))
 
 
 def _columns(scans: Collection[Scan], rules: ShapeRules) -> Columns:
-    """Files in the words of a plan; their frames already at the model's rate."""
+    """Returns scans as columns of a manifest, with frames at the model's rate."""
     return Columns(
         num_frames=np.array([num_usable(scan, rules) for scan in scans], float),
         height=np.array([scan.height for scan in scans], float),
@@ -248,7 +248,7 @@ def _finish(
     shapes: tuple[Shape, ...],
     max_bad_share: float,
 ) -> Prepared:
-    """Puts the parts together; the data set is there when its manifest is."""
+    """Merges the parts and writes the manifest, which completes the dataset."""
     out = preparation.out
     _write_scans(out, num_parts)
     problems = _scan_problems(out, listing, num_parts)
@@ -259,7 +259,7 @@ def _finish(
             f"{preparation.media}: none of {len(listing.files)} files gave a clip, "
             f"{_most_frequent(prepared)}; see shapes in the config"
         )
-    # Once more: so that no other preparation came in between.
+    # Claimed again, in case another preparation took the directory meanwhile.
     fingerprint = preparation.fingerprint(listing)
     claim(out, fingerprint, listing)
     shards = [part.shard for part in _encoded_parts(out, num_parts) if part.shard]
@@ -273,7 +273,7 @@ def _finish(
 
 
 def _encoded_parts(out: Path, num_parts: int) -> Iterator[EncodedPart]:
-    """Read one by one, each time: captions of millions of clips fill a memory."""
+    """Reads the parts one by one, because millions of captions would fill memory."""
     return (read_encoded(out, i) for i in range(num_parts))
 
 

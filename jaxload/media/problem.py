@@ -1,20 +1,20 @@
-"""What is wrong with a file or a caption, in words that a report can group."""
+"""Problems of files and captions, worded so that a report can group them."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Problem:
-    """One thing that a user may want to mend."""
+    """One problem that a user may want to fix."""
 
     name: str
-    """The file, below the folder of media."""
+    """Path of the file, relative to the media folder."""
 
     reason: str
-    """A few words, the same for every file with this problem."""
+    """Short description, the same for every file with this problem."""
 
     detail: str = ""
-    """What is particular to this file."""
+    """Details that are particular to this file."""
 
     bad: bool = True
-    """Whether the file is lost by it; otherwise it is used all the same."""
+    """True if the problem makes the file unusable, False if the file is used anyway."""

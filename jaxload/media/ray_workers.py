@@ -10,7 +10,7 @@ from jaxload.media.workers import Recover, Task
 def run_on_ray(
     tasks: Sequence[Task], *, on_file: Callable[[], None], recover: Recover
 ) -> None:
-    """Runs tasks on the cluster of `RAY_ADDRESS`, or on one that is started here."""
+    """Runs tasks on the cluster at `RAY_ADDRESS`, or on a local one started here."""
     try:
         import ray
         from ray.exceptions import RayError, RayTaskError
@@ -21,7 +21,7 @@ def run_on_ray(
     if not ray.is_initialized():
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
 
-    # A retry is for `recover` to decide, who knows which file a worker died of.
+    # `recover` decides about retries, because it knows which file killed a worker.
     @ray.remote(max_retries=0)
     def run(task: Task) -> int:
         num_files = 0
@@ -41,7 +41,7 @@ def run_on_ray(
             num_files = ray.get(done)
         except RayTaskError as error:
             raise error.cause from error
-        except RayError as error:  # A worker or its machine is gone, or out of memory.
+        except RayError as error:  # The worker or its machine died.
             again = recover(task, str(error).splitlines()[0])
             running[run.remote(again)] = again
         else:

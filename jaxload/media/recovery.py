@@ -1,4 +1,4 @@
-"""What to do when a worker dies: find the file that it died of."""
+"""Recovers from dead workers by finding the file that killed them."""
 
 from collections import Counter
 
@@ -9,14 +9,14 @@ from jaxload.media.preparation import Part, without_deadly
 
 
 class Recovery:
-    """Has a part done again; a file that has killed two workers is left alone."""
+    """Retries parts whose workers died, and skips a file that has killed two."""
 
     def __init__(self, console: Console):
         self._console = console
         self._deaths: Counter[tuple[int, str]] = Counter()
 
     def __call__(self, part: Part, how: str) -> Part:
-        """The part to do instead of one whose worker died."""
+        """Returns the part to run instead of one whose worker died."""
         name = part.marker.read_text() if part.marker.exists() else ""
         self._deaths[part.index, name] += 1
         self._console.print(

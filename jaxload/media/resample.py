@@ -1,20 +1,21 @@
-"""Which frames of a video to take, by their time stamps."""
+"""Selects frames of a video by their time stamps."""
 
 import math
 from collections.abc import Iterator
 
 from jaxload.media.frame import Frame
 
-# Containers round time stamps, often to milliseconds: half of one at either end.
+# Seconds. Containers round time stamps, often to milliseconds: up to half a
+# millisecond at either end.
 _TOLERANCE = 0.001
 
 
 def ticks(num_frames: int, seconds: float, *, fps: float) -> tuple[float, int]:
-    """Frames per second to take from a video, and how many frames that makes.
+    """Returns the frames to take per second of a video, and how many that makes.
 
-    Ticks are at 0, 1/rate, ... up to the last frame, which may be a millisecond early:
-    for a constant rate this is the number that `balance.clips.usable_frames` expects.
-    A video that is slower than `fps` keeps its own mean rate, and all its frames.
+    Ticks are at 0, 1/rate, ... up to the last frame, which may be a millisecond early.
+    At a constant rate, their number is what `shapes.clips.usable_frames` expects. A
+    video that is slower than `fps` keeps its own mean rate and all of its frames.
     """
     if num_frames == 1 or seconds <= 0:
         return fps, 1
@@ -23,10 +24,10 @@ def ticks(num_frames: int, seconds: float, *, fps: float) -> tuple[float, int]:
 
 
 def resample(frames: Iterator[Frame], *, rate: float, count: int) -> Iterator[Frame]:
-    """The frame nearest in time to each tick, the earlier of two that are as near.
+    """Yields the frame nearest in time to each tick, and the earlier one of a tie.
 
-    Holds one frame besides the next. A frame may be taken twice, where a varying rate
-    leaves a gap.
+    Holds one frame besides the next one. A frame may be taken twice where a varying
+    rate leaves a gap.
     """
     held = next(frames, None)
     if held is None:
@@ -39,7 +40,7 @@ def resample(frames: Iterator[Frame], *, rate: float, count: int) -> Iterator[Fr
             if tick == count:
                 return
         held = following
-    # The last tick may be a little late; more of them, and frames are missing.
+    # The last tick may be up to half a tick late; beyond that, frames are missing.
     while tick < count and tick / rate <= held.time + 0.5 / rate:
         yield held
         tick += 1

@@ -1,4 +1,4 @@
-"""A folder of drawn media: shapes that move, each with a caption that says how."""
+"""Draws synthetic media: images and clips of one figure, each with a caption."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from jaxload.media.config import SyntheticConfig
 from jaxload.media.video_files import write_video
 
 ORIGIN = ".origin"
-"""The file among drawn media that says what they depend on."""
+"""Name of the file that records what the drawn media depend on."""
 
 _CLIP = re.compile(r"(\d+)x(\d+)x(\d+)")
 
@@ -39,7 +39,7 @@ _FORMS = ("circle", "square")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scene:
-    """One form on a plain background, moving one way or standing still."""
+    """A circle or square on a plain background, moving in one direction or at rest."""
 
     form: str
     colour: str
@@ -47,7 +47,8 @@ class Scene:
     size: str
     direction: str | None
     drift: float
-    """Where the form stands across its way, as a share of the room it has."""
+    """Position across the direction of motion; 0 and 1 touch the edges. At rest, the
+    position on both axes."""
 
     def caption(self) -> str:
         """Describes the scene in words."""
@@ -58,7 +59,7 @@ class Scene:
         )
 
     def draw(self, frames: int, height: int, width: int) -> np.ndarray:
-        """Renders the scene in uint8, the form crossing the picture once."""
+        """Renders the scene in uint8; a moving figure crosses the frame once."""
         radius = _SIZES[self.size] * min(height, width)
         room = np.array([height, width]) - 2 * radius
         across = radius + room * self.drift
@@ -82,14 +83,14 @@ class Scene:
             "circle": np.hypot(y, x) - radius,
             "square": np.maximum(abs(y), abs(x)) - 0.85 * radius,
         }[self.form]
-        coverage = np.clip(0.5 - distance, 0.0, 1.0)[..., None]  # Smooth edges.
+        coverage = np.clip(0.5 - distance, 0.0, 1.0)[..., None]  # Antialiased.
         inside = np.array(_COLOURS[self.colour])
         outside = np.array(_BACKGROUNDS[self.background])
         return np.rint(outside + coverage * (inside - outside)).astype(np.uint8)
 
 
 def random_scene(rng: np.random.Generator, *, moving: bool) -> Scene:
-    """Draws a scene; an image has nothing that moves."""
+    """Draws a random scene, with its figure at rest unless `moving`."""
     return Scene(
         form=str(rng.choice(_FORMS)),
         colour=str(rng.choice(list(_COLOURS))),
@@ -107,10 +108,10 @@ def draw_media(
     fps: float,
     on_file: Callable[[], None],
 ) -> None:
-    """Draws a folder of images and clips with their captions, each from its own seed.
+    """Draws a folder of images and clips with captions, each file from its own seed.
 
-    Everything goes into a sibling folder first, which then takes the final name: a
-    process that is killed leaves no folder behind that looks complete.
+    Files are written to a sibling folder that is renamed at the end, so that a killed
+    process leaves no folder that looks complete.
     """
     partial = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     try:
@@ -141,11 +142,14 @@ def draw_media(
     except OSError:
         if not directory.exists():
             raise
-        shutil.rmtree(partial)  # Another process was faster, and drew the same.
+        shutil.rmtree(partial)  # Another process finished the same media first.
 
 
 def _assign_clips(config: SyntheticConfig) -> list[str]:
-    """A size for each sample: each at least once, the first listed most often."""
+    """Returns a size for each sample, in random order.
+
+    Each size occurs at least once, and sizes listed earlier are more likely.
+    """
     num_sizes = len(config.clips)
     weights = 1.0 / (2.0 + np.arange(num_sizes))
     rng = np.random.default_rng([config.seed, config.num_samples])

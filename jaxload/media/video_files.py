@@ -1,4 +1,4 @@
-"""Clips as files that people can look at."""
+"""Writes clips as files that people can watch."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-# x264's look-ahead reads memory that it never wrote: the same clip, other bytes.
+# x264's look-ahead reads uninitialised memory, so that equal clips differ in bytes.
 _REPEATABLE = {
     "crf": "12",
     "threads": "1",
@@ -19,7 +19,7 @@ _REPEATABLE = {
 def write_gif(
     path: Path, video: UInt8[np.ndarray, "p y x 3"], *, fps: int, enlarge: int
 ) -> None:
-    """Writes an endless animation, each pixel enlarged to a square."""
+    """Writes a looping GIF, with each pixel enlarged to a square."""
     frames = [
         Image.fromarray(frame.repeat(enlarge, axis=0).repeat(enlarge, axis=1))
         for frame in video
@@ -34,7 +34,7 @@ def write_gif(
 
 
 def write_video(path: Path, video: UInt8[np.ndarray, "p y x 3"], *, fps: float) -> None:
-    """Writes an H.264 clip that looks like its frames, the same bytes each time."""
+    """Writes an H.264 clip of high quality, with the same bytes each time."""
     with av.open(str(path), "w") as container:
         rate = Fraction(fps).limit_denominator(1_001)
         stream = container.add_stream("libx264", rate, _REPEATABLE)

@@ -1,18 +1,18 @@
-"""Frames of videos, by FFmpeg.
+"""Frames of videos, decoded by FFmpeg.
 
-What a container says about the number and rate of its frames is not believed: frames
-are decoded and counted, and their own time stamps are used.
+The frame count and rate that a container states are not trusted: frames are decoded and
+counted, and their own time stamps are used.
 
-A video ends at its first damage, because the frames after it build on it. Damage is
-seen where data are missing (but not at the end of a transport stream, which does not
-say how long it is) and where a decoder stumbles or admits to have guessed. It is not
-seen where changed data still decode: no common codec has checksums. Of bytes that were
-overwritten, MPEG-4 notices most, H.264 and HEVC many, MJPEG few and VP9 none.
-A video that was cut out of a longer one without being encoded again begins with its
-first frame that builds on nothing that was left behind.
+A video ends at its first damage, because later frames depend on damaged ones. Damage is
+detected where data are missing (but not at the end of a transport stream, which does
+not state its length) and where a decoder fails or reports a guess. Changed data that
+still decode are not detected, because no common codec has checksums. Of overwritten
+bytes, MPEG-4 detects most, H.264 and HEVC many, MJPEG few and VP9 none.
+A video that was cut from a longer one without re-encoding begins with its first frame
+that does not depend on removed frames.
 
-Fields of interlaced video are left woven, HDR is not mapped to normal brightness, and
-transparency counts only where it is part of the pixel format (not in VP8 and VP9).
+Interlaced fields stay woven, HDR is not tone-mapped, and transparency counts only where
+it is part of the pixel format (not in VP8 and VP9).
 """
 
 import functools
@@ -35,8 +35,8 @@ from jaxload.media.frame import DamageError, Frame, MediaError
 DAMAGED = "damaged video"
 NOT_MEDIA = "not an image or video"
 
-# Containers of video. Others draw text (tty), or open further files and addresses
-# (concat, hls, dash, sdp): what a folder of media holds must not decide that.
+# Containers of video. Left out are formats that draw text (tty) or open further files
+# and addresses (concat, hls, dash, sdp), which a media file must not make us do.
 _CONTAINERS = (
     *("mov", "mp4", "matroska", "webm", "avi", "mpegts", "mpeg", "mpegvideo", "flv"),
     *("asf", "ogg", "mxf", "nut", "dv", "rm", "gxf", "wtv", "ivf", "obu", "av1"),
@@ -45,23 +45,23 @@ _CONTAINERS = (
 )
 _OPTIONS = {"format_whitelist": ",".join(_CONTAINERS), "protocol_whitelist": ""}
 
-# HEIC photos are tiles, of which each would pass for a video of one frame.
+# HEIC photos consist of tiles, each of which would pass for a video of one frame.
 _PHOTO_BRANDS = frozenset({"heic", "heix", "heim", "heis", "mif1", "avif"})
 _NO_VIDEO = (
     Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
 )
 
-# Of AVColorSpace. The others that FFmpeg names it cannot convert.
+# Values of AVColorSpace; FFmpeg cannot convert from the others that it names.
 _UNKNOWN_MATRIX = frozenset({0, 2, 3})
 _KNOWN_MATRIX = frozenset({1, 4, 5, 6, 7, 9})
 
-# How files begin, and where, that are videos even if FFmpeg cannot open them.
+# Signatures, with offsets, of files that are videos even if FFmpeg cannot open them.
 _MATROSKA, _MATROSKA_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 _MARKS = ((4, b"ftyp"), (0, _MATROSKA), (8, b"AVI "))
 
 
 class _Content:
-    """A file without its name, which would have a say in what it is taken for."""
+    """A file without its name, from which FFmpeg would guess the format."""
 
     def __init__(self, file: BinaryIO):
         self.read = file.read
@@ -70,13 +70,13 @@ class _Content:
 
 
 def decode(file: BinaryIO) -> Iterator[Frame]:
-    """The frames of the first video in a file; DamageError where they end early."""
+    """Yields the frames of the first video; raises DamageError if they end early."""
     with _open(file) as container:
         stream = _video(container)
-        ratio = stream.sample_aspect_ratio or 1  # 0 or None where it is not known.
+        ratio = stream.sample_aspect_ratio or 1  # 0 or None if unknown.
         time_base = stream.time_base or Fraction(0)
         clock = _Clock(stream.average_rate or stream.guessed_rate)
-        reformatter = VideoReformatter()  # One for all: it keeps its tables.
+        reformatter = VideoReformatter()  # Shared, to reuse its tables.
         is_cut = _stated_end(file) > container.size
         for frame, drained in _decoded(container, stream, is_cut=is_cut):
             _check_colors(frame)
@@ -104,7 +104,7 @@ def _open(file: BinaryIO) -> InputContainer:
 
 
 def _stated_end(file: BinaryIO) -> int:
-    """Where an AVI, Matroska or WebM file says that it ends; 0 if it does not say."""
+    """Returns the bytes that an AVI, Matroska or WebM header states, or 0 if none."""
     position = file.tell()
     file.seek(0)
     head = file.read(4096)
@@ -114,7 +114,7 @@ def _stated_end(file: BinaryIO) -> int:
     start = head.find(_MATROSKA_SEGMENT) + 4
     if not head.startswith(_MATROSKA) or not 4 < start < len(head) - 8:
         return 0
-    # The size is as many bytes long as the first has leading zeros, and one more.
+    # The size takes one byte more than its first byte has leading zero bits.
     length = 9 - head[start].bit_length()
     unknown = (1 << 7 * length) - 1
     size = int.from_bytes(head[start : start + length], "big") & unknown
@@ -122,7 +122,7 @@ def _stated_end(file: BinaryIO) -> int:
 
 
 def _video(container: InputContainer) -> VideoStream:
-    """The first video, which may not be a cover picture, set up to be decoded."""
+    """Returns the first video stream that is no cover picture, ready to be decoded."""
     if container.metadata.get("major_brand", "").strip() in _PHOTO_BRANDS:
         raise MediaError("HEIC photo", "convert it to JPEG or PNG")
     videos = [s for s in container.streams.video if not s.disposition & _NO_VIDEO]
@@ -134,11 +134,11 @@ def _video(container: InputContainer) -> VideoStream:
     stream = videos[0]
     if stream.codec_context is None:
         raise MediaError("unknown video codec")
-    # One thread: the processes that decode other files have the other cores. Threads
-    # would hold as many frames more, and tell of an error some frames late.
+    # One thread, because processes that decode other files use the other cores. Each
+    # further thread would hold one more frame and report errors one frame later.
     stream.codec_context.thread_type = "NONE"
     stream.codec_context.thread_count = 1
-    # Stop at errors, where the default is to fill up with something similar.
+    # Stop at errors; by default, the decoder conceals them.
     stream.codec_context.options = {"err_detect": "crccheck+explode"}
     return stream
 
@@ -146,12 +146,12 @@ def _video(container: InputContainer) -> VideoStream:
 def _decoded(
     container: InputContainer, stream: VideoStream, *, is_cut: bool
 ) -> Iterator[tuple[VideoFrame, bool]]:
-    """Frames, and whether the decoder gave them only when the data had ended."""
+    """Yields frames, and whether the decoder gave each only after the data ended."""
     started = False
     try:
         for num_packets, packet in enumerate(container.demux(stream)):
-            # The last packet is an empty one of PyAV's: decode what is held back. An
-            # index that lists more was not written by guess, as are counts of frames.
+            # The last packet is an empty one, by which PyAV flushes the decoder. An
+            # index that lists more packets is reliable, unlike a stated frame count.
             ended = packet.size == 0
             short = ended and (is_cut or num_packets < len(stream.index_entries))
             missing = packet.is_corrupt or short
@@ -171,20 +171,20 @@ def _decoded(
 def _decode(
     stream: VideoStream, packet: Packet | None, *, started: bool
 ) -> list[VideoFrame]:
-    """The frames of a packet; none if it lacks what came before the video began."""
+    """Returns the frames of a packet; none if they depend on frames cut away."""
     try:
         return stream.decode(packet)
     except FFmpegError:
-        # A clip cut out of a longer video without being encoded again may have, after
-        # its first key frame, some to be shown before it, which build on what was left
-        # behind. They are no damage; a key frame that does not decode is.
+        # A clip cut from a longer video without re-encoding may have frames after its
+        # first key frame that are shown before it and depend on removed frames. Their
+        # failure is not damage, but the failure of a key frame is.
         if started or packet is None or packet.is_keyframe:
             raise
         return []
 
 
 class _Clock:
-    """Times of frames, from their time stamps or, where these are bad, the rate."""
+    """Times of frames, from their time stamps or, if these are bad, the frame rate."""
 
     def __init__(self, rate: Fraction | None):
         self._rate = rate
@@ -193,7 +193,7 @@ class _Clock:
         self._longest_step = Fraction(0)
 
     def time(self, stamp: Fraction | None, *, drained: bool) -> float:
-        """Seconds from the first frame, more for every further frame."""
+        """Returns the seconds since the first frame, strictly increasing."""
         if self._last is None:
             self._start = self._last = stamp or Fraction(0)
             return 0.0
@@ -202,8 +202,8 @@ class _Clock:
                 raise MediaError("no time stamps", "and no frame rate")
             stamp = self._last + 1 / self._rate
         step = stamp - self._last
-        # A decoder holds frames back that others come before. Where the data end too
-        # soon to have these, it gives the held ones all the same, after a gap.
+        # A decoder holds a frame back until the frames shown before it are decoded. If
+        # the data end before those, it gives the held frame anyway, after a gap.
         if drained and 0 < 3 * self._longest_step < 2 * step:
             raise DamageError("data are missing")
         self._longest_step = max(self._longest_step, step)
@@ -212,7 +212,7 @@ class _Clock:
 
 
 def _orientation(frame: VideoFrame) -> tuple[bool, bool, bool]:
-    """Whether to swap rows and columns, then turn rows around, then columns."""
+    """Returns whether to swap rows and columns, then flip rows, then flip columns."""
     data = frame.side_data.get("DISPLAYMATRIX")
     if data is None:
         return False, False, False
@@ -229,7 +229,7 @@ def _rgb(
     orientation: tuple[bool, bool, bool],
     reformatter: VideoReformatter,
 ) -> np.ndarray:
-    """The pixels `[h, w, 3]`, upright; what is transparent becomes white."""
+    """Returns the pixels `[h, w, 3]`, upright, on white where they are transparent."""
     has_alpha = any(component.is_alpha for component in frame.format.components)
     converted = reformatter.reformat(
         frame,
@@ -257,7 +257,7 @@ def _check_colors(frame: VideoFrame) -> None:
 
 
 def _matrix(frame: VideoFrame) -> int:
-    """From brightness and colour differences to RGB; as players guess, if unknown."""
+    """Returns the YUV to RGB matrix; if unknown, the one that players would guess."""
     if frame.colorspace in _KNOWN_MATRIX:
         return frame.colorspace
     large = frame.width >= 1280 or frame.height > 576
@@ -265,5 +265,5 @@ def _matrix(frame: VideoFrame) -> int:
 
 
 def _words(error: Any) -> str:
-    # Without the name of the file, which is not given to FFmpeg.
+    # Leaves out the file name, which FFmpeg was not given.
     return getattr(error, "strerror", None) or str(error)

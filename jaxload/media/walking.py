@@ -1,4 +1,4 @@
-"""Finds the media files of a folder, and the caption of each."""
+"""Finds the media files of a folder and the caption of each."""
 
 import errno
 import heapq
@@ -20,7 +20,7 @@ from jaxload.media.listing import Listing, MediaFile
 from jaxload.media.problem import Problem
 
 _TEXT = ".txt"
-# What lies beside media and is none. FFmpeg decodes those of the first line as video.
+# Suffixes of files that are not media. FFmpeg would decode the first line as video.
 _NOT_MEDIA = """
     ans art asc diz ice nfo txt vt
     csv json jsonl ndjson parquet toml tsv xml yaml yml
@@ -34,11 +34,12 @@ LITTER = frozenset(
 
 
 def list_media(directory: Path, captions: Path | None = None) -> Listing:
-    """Lists a folder and all below it; `captions` is one more table of captions.
+    """Lists the media in a folder and its subfolders, with their captions.
 
-    A text file beside a file wins over any table, and among tables the first row that
-    names a file: in `captions`, whose paths are relative to `directory`, and then in
-    the metadata files by name, whose paths are relative to where they lie.
+    A text file beside a media file takes precedence over tables. Among tables, the
+    first row that names a file is used: rows of `captions` come first, with paths
+    relative to `directory`, then rows of the metadata files in order of name, with
+    paths relative to the metadata file's folder.
     """
     tree = _Tree(directory)
     tree.walk()
@@ -60,11 +61,11 @@ def list_media(directory: Path, captions: Path | None = None) -> Listing:
 
 
 class _Tree:
-    """What lies below a folder, by kind."""
+    """Files below a folder: possible media, caption texts and caption tables."""
 
     def __init__(self, directory: Path):
         self.directory = directory
-        # Of possible media. None: the file is lost, and a problem tells why.
+        # Bytes of each possible media file; None if a problem makes the file unusable.
         self.sizes: dict[str, int | None] = {}
         self.texts: list[str] = []
         self.tables: list[str] = []
@@ -73,17 +74,17 @@ class _Tree:
         self._links: list[str] = []
 
     def note(self, name: str, reason: str, detail: str = "", bad: bool = True) -> None:
-        """Adds a problem."""
+        """Records a problem."""
         self.problems.append(
             Problem(name=as_utf8(name), reason=reason, detail=detail, bad=bad)
         )
 
     def walk(self) -> None:
-        """Visits each real folder once, whatever links lead to it."""
+        """Visits each real folder once, however many links lead to it."""
         seen: dict[tuple[int, int], str] = {}
         while self._folders or self._links:
-            # Links last, so that files go by their real place in the tree; both in
-            # order, so that of two links to a folder the same is followed everywhere.
+            # Links come last, so that files are named by their real path. Both heaps
+            # are sorted, so that every machine follows the same of two links.
             folder = heapq.heappop(self._folders or self._links)
             path = os.path.join(self.directory, folder)
             try:
@@ -113,19 +114,19 @@ class _Tree:
                 heapq.heappush(folders, name)
                 return
         except OSError:
-            pass  # A link that leads nowhere: below, it fails by its name.
+            pass  # A broken link is handled below, by its suffix.
         suffix = posixpath.splitext(entry.name)[1].lower()
         is_table = entry.name.lower() in TABLE_NAMES
         is_media = suffix not in NOT_MEDIA
         if not (is_media or is_table or suffix == _TEXT):
             return
         if as_utf8(name) != name:
-            # No UTF-8 file can hold the name, and so neither can a manifest.
+            # A manifest is UTF-8 and cannot hold the name.
             self.note(name, "name is not UTF-8", bad=is_media)
         elif is_media:
             self._add_media(entry, name)
         elif os.path.isfile(entry.path) or not os.path.exists(entry.path):
-            # If it is a broken link, whoever reads it tells whose caption is lost.
+            # A broken link is kept, so that reading it reports whose caption is lost.
             (self.tables if is_table else self.texts).append(name)
 
     def _add_media(self, entry: os.DirEntry[str], name: str) -> None:
@@ -146,19 +147,19 @@ class _Tree:
 
 
 class _Pairing:
-    """Gives files their captions; the first that a file is given is used."""
+    """Assigns captions to files; the first caption assigned to a file is used."""
 
     def __init__(self, tree: _Tree):
         self._tree = tree
         self._names = NameIndex(tree.sizes)
-        # The caption, None if it cannot be read, and where it stands: file and row.
+        # Caption of each file, None if unreadable, with the file and row it came from.
         self._used: dict[str, tuple[str | None, tuple[str, str]]] = {}
         self._unused: dict[str, list[tuple[str, str]]] = {}
         roots = {os.path.abspath(tree.directory), os.path.realpath(tree.directory)}
         self._roots = tuple(root.rstrip("/") + "/" for root in roots)
 
     def add_texts(self) -> None:
-        """Reads the text files: first a.mp4.txt, for a.mp4, then a.txt, for all a.*."""
+        """Reads caption texts: first a.mp4.txt, for a.mp4, then a.txt, for all a.*."""
         by_stem = NameIndex(self._tree.sizes, key=_stem)
         inexact = []
         for text in sorted(self._tree.texts):
@@ -179,7 +180,7 @@ class _Pairing:
 
     def _add_text(self, text: str, files: list[str]) -> None:
         if not files:
-            return  # It is no caption, and may be long.
+            return  # The text is no caption, and may be long.
         caption, reason, detail = None, "", ""
         try:
             caption = read_text(self._tree.directory / text)
@@ -195,7 +196,7 @@ class _Pairing:
             self._give(name, caption, (text, ""))
 
     def add_table(self, path: Path, name: str, folder: str) -> None:
-        """Reads a table whose paths are relative to a folder of the tree."""
+        """Reads a table of captions, with paths relative to a folder of the tree."""
         rows, problems = read_table(path, name)
         self._tree.problems += problems
         unit = "row" if path.suffix.lower() == ".parquet" else "line"
@@ -211,9 +212,9 @@ class _Pairing:
                 self._give(file, row.caption, place)
 
     def _locate(self, path: str, folder: str) -> tuple[str | None, str | None]:
-        """The file that a row means, and its path below the root, None if outside."""
+        """Returns a row's file, if found, and path below the root, None if outside."""
         below = None
-        # Windows separates by back slashes, but here they may be part of a name.
+        # Windows separates by backslashes, but on Linux these may be part of a name.
         for spelling in dict.fromkeys((path, path.replace("\\", "/"))):
             below = posixpath.normpath(posixpath.join(folder, spelling))
             if below.startswith("/"):
@@ -234,7 +235,7 @@ class _Pairing:
             self._unused.setdefault(name, []).append(place)
 
     def listing(self) -> Listing:
-        """All files but the lost, those whose caption cannot be read among them."""
+        """Returns the files that can be read and whose caption, if any, can be read."""
         files = []
         for name, num_bytes in sorted(self._tree.sizes.items()):
             caption, place = self._used.get(name, (None, None))
@@ -250,7 +251,7 @@ class _Pairing:
                 self._tree.note(name, "several captions", detail, bad=False)
         for names in self._names.by_nfc.values():
             if len(names) > 1:
-                # Escaped, as on a screen they look the same.
+                # Escaped, because the names look the same on a screen.
                 detail = ", ".join(map(ascii, names))
                 reason = "names differ only in Unicode form"
                 self._tree.note(names[0], reason, detail, bad=False)

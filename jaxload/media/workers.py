@@ -1,4 +1,4 @@
-"""Runs tasks in processes that may die without taking the others along."""
+"""Runs tasks in worker processes, any of which may die without ending the others."""
 
 import contextlib
 import dataclasses
@@ -10,25 +10,25 @@ from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from typing import Protocol, runtime_checkable
 
-# A worker may hold decoders of any library, and JAX's threads do not survive a fork.
+# Spawn: JAX's threads do not survive a fork, and decoder libraries may not either.
 _PROCESSES = multiprocessing.get_context("spawn")
 _STOP_SECONDS = 5.0
 
 
 @runtime_checkable
 class Task(Protocol):
-    """Something to do; calls `on_file` after each file that it is done with."""
+    """Unit of work that calls `on_file` after each file that it has finished."""
 
     def __call__(self, on_file: Callable[[], None]) -> None: ...
 
 
 Recover = Callable[[Task, str], Task]
-"""(task, how its worker died) -> what to run instead; or raises."""
+"""(task, how its worker died) -> task to run instead; raises to give up."""
 
 
 @dataclasses.dataclass
 class _Worker:
-    """A process and what it was given to do."""
+    """A worker process and its current task."""
 
     process: BaseProcess
     pipe: connection.Connection
@@ -48,10 +48,10 @@ def run_in_processes(
     on_file: Callable[[], None],
     recover: Recover,
 ) -> None:
-    """Runs tasks, as many at a time as there are workers.
+    """Runs tasks, at most `num_workers` at a time.
 
-    A worker that dies is replaced, and `recover` says what to do about its task. An
-    exception in a task is raised here, and ends all workers; so does an interrupt.
+    A worker that dies is replaced, and `recover` returns the task to run instead. An
+    exception in a task, or an interrupt, ends all workers and is raised here.
     """
     waiting = list(reversed(tasks))
     workers: list[_Worker] = []
@@ -83,19 +83,19 @@ def _start() -> _Worker:
     ours, theirs = _PROCESSES.Pipe()
     process = _PROCESSES.Process(target=_work, args=(theirs,), daemon=True)
     process.start()
-    theirs.close()  # So that we notice when the other side is gone.
+    theirs.close()  # Else the pipe would outlive the worker.
     return _Worker(process, ours)
 
 
 def _give(worker: _Worker, task: Task) -> None:
     worker.task = task
-    # If it died meanwhile, listening to it will tell.
+    # If the worker died meanwhile, `_listen` reports its death.
     with contextlib.suppress(BrokenPipeError):
         worker.pipe.send(task)
 
 
 def _listen(worker: _Worker, on_file: Callable[[], None]) -> str | None:
-    """Takes one message; returns how the worker died, if it did."""
+    """Receives one message; returns how the worker died, or None if it is alive."""
     try:
         message = worker.pipe.recv()
     except (EOFError, ConnectionResetError):
@@ -114,15 +114,15 @@ def _listen(worker: _Worker, on_file: Callable[[], None]) -> str | None:
 
 
 def _stop(worker: _Worker) -> None:
-    worker.pipe.close()  # Ends the worker, which waits for a task.
+    worker.pipe.close()  # A worker that waits for a task then exits.
     worker.process.join(_STOP_SECONDS)
     if worker.process.is_alive():
         worker.process.kill()
 
 
 def _work(pipe: connection.Connection) -> None:
-    """Of a worker: does what it is given, until the other side is gone."""
-    # An interrupt is for the process that commands; it ends its workers.
+    """Runs tasks from a pipe in a worker process until the parent closes the pipe."""
+    # The parent process handles interrupts and ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         while True:

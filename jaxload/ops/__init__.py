@@ -1,4 +1,4 @@
-"""Operations with several implementations behind one function each."""
+"""Operations, each one function with several implementations behind it."""
 
 from jaxload.ops.attention import attention as attention
 from jaxload.ops.gated_residual_layer_norm_modulate import (

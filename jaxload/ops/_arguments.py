@@ -1,4 +1,4 @@
-"""What the operations of the layer_norm_modulate family ask of their arguments."""
+"""Argument checks shared by the layer_norm_modulate family of operations."""
 
 from collections.abc import Mapping
 
@@ -17,14 +17,17 @@ def check_arguments(
     modulations: Mapping[str, Array],
     eps: float,
 ):
-    """Raises a ValueError that says which argument is not what `op` expects, and why.
+    """Checks the shapes and dtypes of an operation's arguments against those of x.
 
     Args:
-        op: The name of the operation.
-        x_BSD: Decides what the others must be.
-        activations: By name, arrays of the shape and the dtype of x.
-        modulations: By name, one vector for each sample: float32, or as x.
-        eps: What is added to the variance.
+        op: Name of the operation, for error messages.
+        x_BSD: float32, bfloat16 or float16.
+        activations: Arrays by name, which must have the shape and dtype of x.
+        modulations: Vectors [B, D] by name, which must be float32 or the dtype of x.
+        eps: Added to the variance; must be positive and finite in float32.
+
+    Raises:
+        ValueError: An argument is not as above; the message names it.
     """
     if x_BSD.ndim != 3:
         raise ValueError(
@@ -47,14 +50,14 @@ def check_arguments(
                 f"{op}: expected {name} of dtype float32 or, as x, {x_BSD.dtype}; got "
                 f"{array.dtype}"
             )
-    if not 0 < np.float32(eps) < np.inf:  # As kernels get it: 1e-50 would be 0.
+    if not 0 < np.float32(eps) < np.inf:  # Kernels take a float32: 1e-50 is 0.
         raise ValueError(f"{op}: expected eps > 0 in float32, and finite; got {eps}")
 
 
 def _check_shape(
     op: str, x_BSD: Array, name: str, array: Array, expected: tuple[int, ...]
 ):
-    if array.shape != expected:  # One of [1, D] would broadcast without a word.
+    if array.shape != expected:  # [1, D] would broadcast silently.
         raise ValueError(
             f"{op}: expected {name} of shape {expected} for x of shape {x_BSD.shape}, "
             f"got {array.shape}"
@@ -64,8 +67,8 @@ def _check_shape(
 def vary_alike(*arrays: Array) -> list[Array]:
     """Within shard_map, marks all arrays as varying over the axes that any varies over.
 
-    When shards of x share a scale, the gradient of this marking adds up what they each
-    find for it; a backward pass sees one shard only.
+    If shards of x share a scale, each shard's backward pass computes only its part of
+    the scale's gradient. The transpose of this marking sums those parts.
     """
     varying = [jax.typeof(array).manual_axis_type.varying for array in arrays]
     axes = frozenset().union(*varying)

@@ -1,4 +1,4 @@
-"""Attention in plain JAX, a block of queries at a time: memory is linear in tokens."""
+"""Attention in plain JAX by blocks of queries, with memory linear in tokens."""
 
 # Shape suffixes: B batch, S queries, T keys, N heads, K head width, Q the queries of a
 # block; 1 for an axis kept by a reduction.
@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-# Queries of a block, at most: the fastest of what was tried with XLA on CPU. Matmuls of
-# fewer rows are slower, and more scores do not fit in its caches.
+# Maximum queries per block: the fastest values in measurements with XLA on CPU. With
+# fewer rows, matmuls are slower; with more, the scores overflow the CPU's caches.
 _FORWARD_BLOCK = 512
 _BACKWARD_BLOCK = 256
 
-# Rows of a block are a multiple of this, for the vectors of matmuls.
+# Rows per block are a multiple of this number, so that matmuls vectorize fully.
 _BLOCK_MULTIPLE = 16
 
 
 def forward(
     q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths_B: Array | None = None
 ) -> tuple[Array, Array]:
-    """Returns attention, and the logsumexp [B, N, S] of all scores in float32."""
+    """Returns the attention output, and the scores' logsumexp [B, N, S] in float32."""
     num_queries = q_BSNK.shape[1]
     k_BNTK, v_BNTK = _heads_first(k_BTNK), _heads_first(v_BTNK)
     bias_BT = _bias(lengths_B, k_BTNK)
@@ -69,8 +69,8 @@ def backward(
 ) -> tuple[Array, ...]:
     """Returns the gradients of queries, keys and values."""
     num_queries, scale = q_BSNK.shape[1], _scale(q_BSNK)
-    # The part of the gradient of the scores that all keys have in common.
-    # Samples and queries as one axis: XLA is slow to multiply and sum a batch of one.
+    # sum(out * dout): the term of the scores' gradient that is the same for all keys.
+    # Samples and queries are merged, as XLA multiplies and sums a batch of 1 slowly.
     out_xNK, dout_xNK = (
         x.astype(jnp.float32).reshape(-1, *x.shape[2:]) for x in (out_BSNK, dout_BSNK)
     )
@@ -115,10 +115,10 @@ def _backward_block(
     sums: tuple[Array, Array],
     rows: tuple[Array, Array, Array, Array],
 ) -> tuple[tuple[Array, Array], Array]:
-    """Adds to the gradients of keys and values; returns that of the queries, [K, Q]."""
+    """Accumulates the gradients of keys and values; returns the queries' as [K, Q]."""
     dk_TK, dv_TK = sums
     q_QK, lse_Q, dout_QK, common_Q = rows
-    # Keys first: no matmul then has to transpose what is large.
+    # With keys as the first axis, no matmul has to transpose a large array.
     scores_TQ = k_TK @ q_QK.T
     if bias_T is not None:
         scores_TQ += bias_T[:, None]
@@ -131,7 +131,7 @@ def _backward_block(
 
 
 def _precision(q_BSNK: Array) -> contextlib.AbstractContextManager:
-    """That of matmuls: a GPU multiplies float32 with ten bits unless told."""
+    """Sets full matmul precision for float32; a GPU's default, TF32, has 10 bits."""
     exact = q_BSNK.dtype == jnp.float32
     return jax.default_matmul_precision("highest" if exact else None)
 
@@ -141,7 +141,7 @@ def _scale(q_BSNK: Array) -> float:
 
 
 def _bias(lengths_B: Array | None, k_BTNK: Array) -> Array | None:
-    """Minus infinity for keys that are not attended."""
+    """Returns 0 for keys within the lengths, minus infinity for others; or None."""
     if lengths_B is None:
         return None
     valid_BT = jnp.arange(k_BTNK.shape[1])[None] < lengths_B[:, None]
@@ -153,7 +153,7 @@ def _heads_first(x_BSNK: Array) -> Array:
 
 
 def _blocks(x_BNS: Array, max_block: int) -> Array:
-    """Cuts queries into blocks as even as can be, so that few rows are padding."""
+    """Splits queries into blocks of nearly equal size, to minimize padding."""
     num_queries = x_BNS.shape[2]
     num_blocks = math.ceil(num_queries / max_block)
     block = math.ceil(num_queries / num_blocks)
@@ -166,7 +166,7 @@ def _blocks(x_BNS: Array, max_block: int) -> Array:
 
 
 def _join(x_BNxQ: Array, num_queries: int) -> Array:
-    """Undoes `_blocks`."""
+    """Inverts `_blocks` and drops the padding."""
     shape = x_BNxQ.shape
     x_BNS = x_BNxQ.reshape(*shape[:2], shape[2] * shape[3], *shape[4:])
     return x_BNS[:, :, :num_queries]

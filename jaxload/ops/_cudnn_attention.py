@@ -1,8 +1,7 @@
-"""cuDNN's flash attention, forward and backward as two functions.
+"""cuDNN's flash attention, with forward and backward as two functions.
 
-JAX has it behind `jax.nn.dot_product_attention`, which keeps to itself what it saves
-for the backward pass, and looks for cuDNN wherever it is traced. Its primitives do
-neither.
+`jax.nn.dot_product_attention` wraps the same kernels, but hides the residuals of the
+backward pass and requires cuDNN at tracing time. The primitives used here do neither.
 """
 
 # Shape suffixes: B batch, S queries, T keys, N heads, K head width.
@@ -15,12 +14,12 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from jaxtyping import Array
 
 _DTYPES = ("bfloat16", "float16")
-_MAX_HEAD_WIDTH = 128  # Hopper and later take 256; what runs must not depend on that.
+_MAX_HEAD_WIDTH = 128  # 256 needs Hopper; the choice must not depend on the GPU.
 _HEAD_WIDTH_MULTIPLE = 8
 
 
 def supports(q_BSNK: Array) -> bool:
-    """Whether cuDNN has kernels for these queries, and keys and values like them."""
+    """Returns True if cuDNN has kernels for this dtype and head width."""
     head_width = q_BSNK.shape[-1]
     return (
         q_BSNK.dtype in _DTYPES
@@ -32,7 +31,7 @@ def supports(q_BSNK: Array) -> bool:
 def forward(
     q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths_B: Array | None = None
 ) -> tuple[Array, Array]:
-    """Returns attention, and the logsumexp [B, N, S] of all scores in float32."""
+    """Returns the attention output, and the scores' logsumexp [B, N, S] in float32."""
     out_BSNK, lse_BNS = cudnn._dot_product_attention_fwd_p.bind(
         q_BSNK,
         k_BTNK,
@@ -68,7 +67,7 @@ def backward(
 
 
 def _other_operands(q_BSNK: Array, lengths_B: Array | None) -> list[Array]:
-    """Bias, lengths of queries and keys, offsets of both, page tables of both."""
+    """Returns bias, query and key lengths, two offsets and two page tables."""
     unused = jnp.zeros(0, q_BSNK.dtype)
     if lengths_B is None:
         return [unused] * 7
@@ -82,7 +81,7 @@ def _attributes(q_BSNK: Array, lengths_B: Array | None) -> dict[str, Any]:
         "scale": 1 / math.sqrt(q_BSNK.shape[-1]),
         "seed": 0,
         "dropout_rate": 0.0,
-        "variadic_args": (False, False),  # Neither a bias nor its gradient.
+        "variadic_args": (False, False),  # No bias, no bias gradient.
         "mask_type": masks.NO_MASK if lengths_B is None else masks.PADDING,
         "layout": cudnn.AttentionLayout.BTNH.value,
         "sliding_window_length": None,

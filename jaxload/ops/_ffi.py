@@ -1,27 +1,27 @@
-"""Registers the compiled kernels with XLA, where they were built."""
+"""Registers the compiled kernels, if they were built, with XLA."""
 
 import functools
 import logging
 
 import jax
 
-# JAX spells a platform in two ways: the key is what `jax.lax.platform_dependent` calls
-# it, the value what `jax.ffi.register_ffi_target` does. The latter queues a target for
-# any other spelling without an error, and XLA then never finds it.
+# JAX spells platforms in two ways: keys are for `jax.lax.platform_dependent`, values
+# for `jax.ffi.register_ffi_target`. The latter accepts any other spelling without an
+# error, but XLA then never finds the target.
 _REGISTERED_AS = {"cpu": "cpu", "cuda": "CUDA"}
 
 _logger = logging.getLogger(__name__)
 
 
-@functools.cache  # So that targets are registered once and the warning is given once.
+@functools.cache  # Targets are registered once, and warnings given once.
 def platforms() -> tuple[str, ...]:
-    """Returns the platforms with a kernel, as `jax.lax.platform_dependent` calls them.
+    """Returns the platforms with kernels, as `jax.lax.platform_dependent` spells them.
 
-    A checkout that was not built has none, and says so at the first call, as does one
-    that was built without the kernels of the GPU that it runs on.
+    The first call logs a warning if the extension was not built, in which case there
+    are none, or if it was built without CUDA and JAX runs on a GPU.
 
     Raises:
-        ImportError: The extension was built but does not load.
+        ImportError: The extension was built but cannot be imported.
     """
     try:
         import jaxload._ffi as extension  # pyright: ignore[reportMissingModuleSource]

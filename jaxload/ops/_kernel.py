@@ -1,7 +1,7 @@
-"""Kernels inside of JAX: under vmap one call, on a mesh one call for each shard."""
+"""Calls of FFI kernels from JAX: one call under vmap, one call per shard on a mesh."""
 
-# Shape suffixes: B batch, S tokens, D width. A kernel takes any number of leading axes
-# as more batch, which is what vmap adds.
+# Shape suffixes: B batch, S tokens, D width. A kernel treats any number of leading axes
+# as batch; vmap adds such axes.
 
 import dataclasses
 import functools
@@ -20,18 +20,19 @@ from jax.sharding import PartitionSpec as P
 
 from jaxload.ops import _ffi
 
-# For 32 tokens in bfloat16, partial sums are about 4 % of what a backward pass moves;
-# 512 runs are several for each multiprocessor of the largest GPUs.
+# A run is a range of tokens with one partial sum. At 32 tokens per run in bfloat16,
+# partial sums are about 4% of a backward pass's memory traffic. 512 runs are several
+# for each multiprocessor of the largest GPUs.
 _TOKENS_PER_RUN = 32
 _MAX_RUNS = 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """An XLA target, and the axes of what it takes and returns.
+    """An XLA FFI target, and the axes of its operands and results.
 
-    Axes are written as in shape suffixes: "BSD", "BS" or "BD". Results over "BD" are
-    sums over tokens. They come last, but for the workspace that such a target has too.
+    Axes are written as in shape suffixes: "BSD", "BS" or "BD". Results "BD" are sums
+    over tokens and come last. A target with sums has one more result: its workspace.
     """
 
     target: str
@@ -40,18 +41,18 @@ class Kernel:
 
     @property
     def num_sums(self) -> int:
-        """Results that are sums over tokens."""
+        """Number of results that are sums over tokens."""
         return self.results.count("BD")
 
     def __call__(
         self, plain: Callable[..., Any], *operands: jax.Array, **attributes: np.float32
     ) -> tuple[jax.Array, ...]:
-        """Calls the target, or `plain` where XLA lowers to a platform without one.
+        """Calls the target, or `plain` on platforms without the target.
 
         Args:
-            plain: The same function of the same operands in plain JAX.
-            *operands: As the target takes them.
-            **attributes: As the target takes them.
+            plain: The same operation in plain JAX.
+            *operands: Operands of the target.
+            **attributes: Attributes of the target.
         """
         call = _Call(self, plain, tuple(attributes.items()))
         return jax.lax.platform_dependent(
@@ -61,20 +62,20 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """All about a call of a kernel but its operands."""
+    """A call of a kernel without its operands: kernel, plain form and attributes."""
 
     kernel: Kernel
     plain: Callable[..., Any]
     attributes: tuple[tuple[str, np.float32], ...]
 
     def batched(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
-        """Calls the target once, whatever vmap adds to the operands."""
+        """Calls the target; under vmap, still once, with the mapped axis as batch."""
 
         @jax.custom_batching.custom_vmap
         def call(*operands: jax.Array):
             if jax.sharding.get_abstract_mesh().manual_axes:
-                # XLA does not partition further within a shard_map: an axis that it
-                # leaves to XLA is gathered.
+                # XLA does not partition calls within a shard_map: operands are gathered
+                # over mesh axes that the shard_map leaves to XLA.
                 return self.local(*operands)
             return _partitioned(self, *operands, *self._identity())
 
@@ -92,11 +93,11 @@ class _Call:
         return call(*operands)
 
     def _identity(self) -> list[jax.Array]:
-        """Numbers that tell this call from others with operands of the same types.
+        """Returns operands that identify the target and its attributes.
 
-        A program names the object that partitions a call by its address, and the
-        compile cache has to leave that out. What the object stands for must then be
-        found in the operands, or programs that differ would be taken for equal.
+        A lowered program refers to the partitioned call by a memory address, which the
+        compile cache has to ignore. Without these extra operands, programs that call
+        different targets would have the same cache key.
         """
         target = np.uint32(zlib.crc32(self.kernel.target.encode()))
         return [
@@ -104,7 +105,7 @@ class _Call:
         ]
 
     def local(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
-        """Calls the target on what one device holds."""
+        """Calls the target on one device's shards."""
         operands = operands[: len(self.kernel.operands)]
         results = jax.ffi.ffi_call(self.kernel.target, self._types(*operands))(
             *operands, **dict(self.attributes)
@@ -112,10 +113,10 @@ class _Call:
         return tuple(results[: len(self.kernel.results)])
 
     def _types(self, *operands: jax.Array) -> Sequence[Any]:
-        """The types of all results.
+        """Returns the types of all results, as traced from the plain form.
 
-        They are copied rather than spelled out, because they also hold shardings, in
-        which the platforms must agree. (`jax.eval_shape` leaves out the mesh of some.)
+        Types include shardings, which must be the same on all platforms.
+        (`jax.eval_shape` omits the mesh of some.)
         """
 
         def results(*operands: jax.Array) -> tuple[jax.Array, ...]:
@@ -129,7 +130,10 @@ class _Call:
 
 
 def workspace_shape(shape_BSD: Sequence[int], num_sums: int) -> tuple[int, ...]:
-    """Room for the sums of runs of tokens: a result, so that no target allocates."""
+    """Returns the shape of the workspace for partial sums of runs of tokens.
+
+    The workspace is a result of the call, so that targets need not allocate memory.
+    """
     *batch, num_tokens, width = shape_BSD
     num_runs = min(
         math.ceil(num_tokens / _TOKENS_PER_RUN),
@@ -138,9 +142,9 @@ def workspace_shape(shape_BSD: Sequence[int], num_sums: int) -> tuple[int, ...]:
     return (*batch, max(1, num_runs), num_sums, width)
 
 
-# How XLA cuts a call. The rule tells which axes of operands and results go together, so
-# that a sharding of one spreads to the others; once XLA has decided on shardings,
-# `_partition` gives it the call of one shard.
+# Partitioning of a call. The sharding rule states which axes of operands and results
+# correspond, so that shardings propagate between them. Once XLA has chosen shardings,
+# `_partition` returns the call for one shard.
 
 
 @functools.partial(custom_partitioning, static_argnums=(0,))
@@ -151,10 +155,11 @@ def _partitioned(call: _Call, *operands: jax.Array) -> tuple[jax.Array, ...]:
 def _sharding_rule(call: _Call, *_: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
     factors = {"BSD": "... s d", "BS": "... s", "BD": "... d"}
     operands = [factors[axes] for axes in call.kernel.operands]
-    operands += [""] * (1 + len(call.attributes))  # Its identity.
+    operands += [""] * (1 + len(call.attributes))  # From `_identity`.
     results = [factors[axes] for axes in call.kernel.results]
-    # Tokens are no reduction factor, although some results are sums over them: those
-    # that appear in other results may not be, and `_partition` adds the shards up.
+    # Tokens are not declared a reduction factor, although some results are sums over
+    # tokens: a factor that appears in other results may not be one. `_partition` sums
+    # over the shards instead.
     rule = f"{', '.join(operands)} -> {', '.join(results)}"
     return rule, {"need_replication_factors": ("d",)}
 
@@ -199,14 +204,14 @@ def _partition(
 _partitioned.def_partition(_partition, sharding_rule=_sharding_rule)
 
 
-_Axes = tuple[str, ...]  # Of a mesh; none for a dim that is whole.
+_Axes = tuple[str, ...]  # Mesh axes that shard a dimension; empty if unsharded.
 
 
 def _cut(
     mesh: Mesh, activations: Sequence[jax.ShapeDtypeStruct]
 ) -> tuple[Mesh, list[_Axes]]:
-    """Returns the axes that cut batch and tokens: as the activation most cut has it."""
-    if mesh.empty:  # No array names its axes: all have to be whole.
+    """Returns the mesh axes of batch and tokens in the activation with most shards."""
+    if mesh.empty:  # No axis names to shard by: replicate.
         devices = list(activations[0].sharding.device_set)
         return Mesh(devices, ("device",)), [()] * (activations[0].ndim - 1)
     cuts = [
@@ -220,7 +225,7 @@ def _cut(
 
 
 def _dividing(mesh: Mesh, size: int, axes: str | _Axes | None) -> _Axes:
-    """The axes, or none if XLA would pad the last shard: sums must not see padding."""
+    """Returns the axes, or none if XLA would pad a shard, as padding corrupts sums."""
     axes = (axes,) if isinstance(axes, str) else axes or ()
     return axes if size % _num_shards(mesh, axes) == 0 else ()
 

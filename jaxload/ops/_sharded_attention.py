@@ -1,4 +1,4 @@
-"""Attention on each shard of a mesh, on whatever platform; under vmap one call."""
+"""Attention, partitioned by batch and heads on a mesh; one call under vmap."""
 
 # Shape suffixes: B batch, S queries, T keys, N heads, K head width.
 
@@ -22,9 +22,9 @@ from jaxload.ops import _blocked_attention, _cudnn_attention
 
 @dataclasses.dataclass(frozen=True)
 class _Pass:
-    """A function of one shard, and the axes of what it takes and returns.
+    """Forward or backward pass of one shard, and the axes of its operands and results.
 
-    It may have one more operand, the lengths of keys [B].
+    The pass takes one optional last operand, the key lengths [B].
     """
 
     blocked: Callable[..., tuple[jax.Array, ...]]
@@ -37,11 +37,11 @@ class _Pass:
         def call(*operands: jax.Array) -> tuple[jax.Array, ...]:
             mesh = jax.sharding.get_abstract_mesh()
             if mesh.manual_axes:
-                # XLA does not partition further within a shard_map: an axis that it
-                # leaves to XLA is gathered.
+                # XLA does not partition calls within a shard_map: operands are gathered
+                # over mesh axes that the shard_map leaves to XLA.
                 return self.local(*operands)
             partitioned: Callable[..., Any] = functools.partial(_partitioned, self)
-            if mesh.explicit_axes:  # Types that name them do not fit the shards' code.
+            if mesh.explicit_axes:  # Shard code must not see these axes in types.
                 partitioned = jax.sharding.auto_axes(
                     partitioned, out_sharding=self._types(operands[0])
                 )
@@ -61,7 +61,7 @@ class _Pass:
         return call(*operands)
 
     def local(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
-        """Runs what the platform has, on what one device holds."""
+        """Runs cuDNN's kernel or the blocked form on one device's shards."""
         if not _cudnn_attention.supports(operands[0]):
             return self.blocked(*operands)
         return jax.lax.platform_dependent(
@@ -69,19 +69,19 @@ class _Pass:
         )
 
     def _types(self, q_BSNK: jax.Array) -> tuple[P, ...]:
-        """How results are sharded where types say so: batch and heads as queries."""
+        """Returns the results' shardings on explicit axes: batch and heads as in q."""
         batch, _, heads, _ = jax.typeof(q_BSNK).sharding.spec
         names = {"B": batch, "N": heads}
         return tuple(P(*map(names.get, axes)) for axes in self.results)
 
     def axes(self, num_operands: int) -> tuple[str, ...]:
-        """The axes of so many operands."""
+        """Returns the axes of the operands, with key lengths if they are given."""
         return (*self.operands, "B")[:num_operands]
 
 
-# A program names the object that partitions a call by its address, and the compile
-# cache has to leave that out. What a shard does must then be found in the operands, or
-# the cache would not see that it changed.
+# Checksum of the sources, passed as an operand. A lowered program refers to the
+# partitioned call by a memory address, which the compile cache has to ignore. Without
+# the checksum, the cache would return old code after a change of these sources.
 _SOURCES = np.uint32(
     functools.reduce(
         lambda crc, module: zlib.crc32(Path(module).read_bytes(), crc),
@@ -106,7 +106,7 @@ def _sharding_rule(
         for all_axes in ((*operand_axes, ""), call.results)
     )
     rule = f"{operand_factors} -> {result_factors}"
-    # In the order in which the rule first names them, as Shardy wants it.
+    # Shardy requires the order in which the rule first names the factors.
     return rule, {"need_replication_factors": ("s", "k", "t")}
 
 
@@ -134,14 +134,14 @@ def _partition(
 _partitioned.def_partition(_partition, sharding_rule=_sharding_rule)
 
 
-_Axes = tuple[str, ...]  # Of a mesh; none for a dim that is whole.
+_Axes = tuple[str, ...]  # Mesh axes that shard a dimension; empty if unsharded.
 
 
 def _cut(
     mesh: Mesh, arrays: Sequence[jax.ShapeDtypeStruct]
 ) -> tuple[Mesh, _Axes, _Axes]:
-    """Returns the axes that cut batch and heads: as the array most cut has it."""
-    if mesh.empty:  # No array names its axes: all have to be whole.
+    """Returns the mesh axes of batch and heads in the array with most shards."""
+    if mesh.empty:  # No axis names to shard by: replicate.
         devices = list(arrays[0].sharding.device_set)
         return Mesh(devices, ("device",)), (), ()
     cuts = [
@@ -153,7 +153,7 @@ def _cut(
 
 
 def _dividing(mesh: Mesh, size: int, axes: str | _Axes | None) -> _Axes:
-    """The axes, or none if XLA would pad the last shard."""
+    """Returns the axes, or none if XLA would pad the last shard."""
     axes = (axes,) if isinstance(axes, str) else axes or ()
     return axes if size % _num_shards(mesh, axes) == 0 else ()
 

@@ -1,4 +1,4 @@
-"""Attention: one function for every model, whatever implementation stands behind it."""
+"""Attention: cuDNN's kernels or blocks in plain JAX, behind one function."""
 
 # Shape suffixes: B batch, S queries, T keys, N heads, K head width.
 
@@ -16,9 +16,9 @@ from jaxload.ops._arguments import vary_alike
 _DTYPES = ("float32", "bfloat16", "float16")
 
 SAVED = "attention"
-"""What `jax.checkpoint` policies call a result and its logsumexp, unless told."""
+"""Default name of the output and its logsumexp in `jax.checkpoint` policies."""
 
-# What the backward pass needs: q, k, v, lengths if any, the result and its logsumexp.
+# Residuals of the backward pass: q, k, v, key lengths if any, output and logsumexp.
 _Residuals = tuple[Array, Array, Array, tuple[Array, ...], Array, Array]
 
 
@@ -29,7 +29,7 @@ def attention_reference(
     *,
     key_lengths: Int[Array, " b"] | None = None,
 ) -> Float[Array, "b s n k"]:
-    """Defines `attention` in plain JAX, with the scores of all pairs at once."""
+    """Defines `attention` in plain JAX, materializing the scores of all pairs."""
     if key_lengths is not None:
         key_lengths, k_BTNK, v_BTNK = _without_padding(key_lengths, k_BTNK, v_BTNK)
     q32_BSNK, k32_BTNK, v32_BTNK = (
@@ -56,21 +56,21 @@ def attention(
     """Returns `softmax(q k^T / sqrt(K)) v` in the dtype of q.
 
     Scores and softmax are in float32. Memory is linear in S and in T, forward and
-    backward: what runs is cuDNN's flash attention on CUDA in bfloat16 and float16, for
-    head widths that it takes, and elsewhere blocks of queries in plain JAX. On a mesh,
-    batch and heads may be sharded, and stay so; sharded tokens or head widths are
-    gathered. Differentiable once, in reverse mode.
+    backward. The implementation is cuDNN's flash attention on CUDA in bfloat16 and
+    float16, for head widths that cuDNN supports, and blocks of queries in plain JAX
+    otherwise. On a mesh, batch and heads may be sharded and stay sharded; sharded
+    tokens or head widths are gathered. Differentiable once, in reverse mode.
 
-    Under `jax.checkpoint`, a policy that saves `name` keeps the result and
-    its logsumexp, and the backward pass does not run attention again.
+    Under `jax.checkpoint`, a policy that saves `name` keeps the output and its
+    logsumexp, so that the backward pass does not recompute attention.
 
     Args:
         q_BSNK: float32, bfloat16 or float16.
         k_BTNK: The dtype of q.
         v_BTNK: The dtype of q.
-        key_lengths: Each sample attends to so many of its keys only, and what the
-            others hold has no effect. A sample of length 0 gets zeros.
-        name: What policies of `jax.checkpoint` call the result and its logsumexp.
+        key_lengths: Number of keys that each sample attends to, from the first; the
+            keys and values after them have no effect. A sample of length 0 gets zeros.
+        name: Name of the output and its logsumexp in `jax.checkpoint` policies.
 
     Raises:
         ValueError: A shape or a dtype is not as above.
@@ -129,10 +129,10 @@ def _check_arguments(
 def _without_padding(
     lengths_B: Array, k_BTNK: Array, v_BTNK: Array
 ) -> tuple[Array, Array, Array]:
-    """Lengths of at least one, and zeros for what lies beyond them.
+    """Zeros keys and values beyond the lengths, and raises lengths to at least 1.
 
-    No form then meets what padding holds, be it NaN, and a sample of length zero has
-    one key left, whose value is zero.
+    Padding, even NaN, then cannot reach any implementation, and a sample of length 0
+    attends to one key whose value is zero.
     """
     mask_BT11 = _is_key(lengths_B, k_BTNK)[:, :, None, None]
     k_BTNK, v_BTNK = (
@@ -146,8 +146,8 @@ def _is_key(lengths_B: Array, k_BTNK: Array) -> Array:
     return jnp.arange(k_BTNK.shape[1])[None] < lengths_B[:, None]
 
 
-# The platform is chosen inside of the custom_vjp and not around it, so that each one
-# saves the same for the backward pass, and nothing that is quadratic in tokens.
+# The platform is chosen inside of the custom_vjp, not around it, so that all platforms
+# save the same residuals, none of them quadratic in tokens.
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnames=("name",))

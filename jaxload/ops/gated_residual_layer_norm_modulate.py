@@ -1,7 +1,7 @@
-"""A gated branch added to the residual stream, and the next layer norm with it.
+"""Gated addition to the residual stream, fused with the next layer_norm_modulate.
 
-A diffusion transformer ends a branch so and begins the next one. In one pass, the sum
-is not read again to be normalized.
+In a diffusion transformer, the first step ends a branch and the second begins the next
+one. Fused, the sum need not be read again to be normalized.
 """
 
 # Shape suffixes: B batch, S tokens, D width.
@@ -32,7 +32,7 @@ _BWD = Kernel(
     results=("BSD", "BSD", "BD", "BD", "BD"),  # dx, dh, dgate, dscale, dshift.
 )
 
-# What the backward pass needs: x, h, gate, scale, mean and 1 / standard deviation.
+# Residuals of the backward pass: x, h, gate, scale, mean and 1 / standard deviation.
 _Residuals = tuple[Array, Array, Array, Array, Array, Array]
 
 
@@ -68,9 +68,9 @@ def gated_residual_layer_norm_modulate(
 ) -> tuple[Float[Array, "b s d"], Float[Array, "b s d"]]:
     """Returns `residual = x + gate * h` and `layer_norm_modulate(residual)`.
 
-    Both have the dtype of x. What is normalized is the residual as it is returned, so
-    that the result is the same as that of the two steps. All else is as in
-    `layer_norm_modulate`.
+    Both have the dtype of x. The residual is rounded to that dtype before it is
+    normalized, so that the result equals that of the two steps. Everything else is as
+    in `layer_norm_modulate`.
 
     Args:
         x_BSD: float32, bfloat16 or float16.
@@ -90,8 +90,8 @@ def gated_residual_layer_norm_modulate(
         modulations={"gate": gate_BD, "scale": scale_BD, "shift": shift_BD},
         eps=eps,
     )
-    # Converted out here, where JAX converts gradients back after it has added up those
-    # of all shards.
+    # Converted outside of the custom_vjp, so that JAX sums the gradients of all shards
+    # in float32 before it converts them back.
     modulations = [m.astype(jnp.float32) for m in (gate_BD, scale_BD, shift_BD)]
     return _gated_residual_layer_norm_modulate(
         *vary_alike(x_BSD, h_BSD, *modulations),
@@ -100,7 +100,7 @@ def gated_residual_layer_norm_modulate(
     )
 
 
-_Dtypes = tuple[np.dtype, np.dtype]  # Those that gate and scale are saved in.
+_Dtypes = tuple[np.dtype, np.dtype]  # Dtypes in which gate and scale are saved.
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnames=("eps", "dtypes"))
@@ -135,8 +135,8 @@ def _fwd(
         eps=np.float32(eps),
     )
     gate_BD, scale_BD = gate_BD.astype(dtypes[0]), scale_BD.astype(dtypes[1])
-    # Not the residual, although that is what was normalized: x and h are there anyway,
-    # and the residual is made of them again while they are read.
+    # The residual is not saved, although it is what was normalized: the backward pass
+    # needs x and h anyway, and recomputes the residual while it reads them.
     saved = (x_BSD, h_BSD, gate_BD, scale_BD, mean_BS, rstd_BS)
     return (residual_BSD, y_BSD), saved
 
@@ -190,7 +190,7 @@ def _plain_bwd(
     *,
     eps: float,
 ) -> tuple[Array, ...]:
-    del mean_BS, rstd_BS  # Computed again: JAX derives this from the definitions.
+    del mean_BS, rstd_BS  # JAX differentiates the definitions instead.
     dtype = x_BSD.dtype
     residual_BSD = _gated_residual(x_BSD, h_BSD, gate_BD)
     residual_BSD, h_BSD, dresidual_BSD, dy_BSD = (
@@ -198,8 +198,8 @@ def _plain_bwd(
         for array in (residual_BSD, h_BSD, dresidual_BSD, dy_BSD)
     )
     reference = functools.partial(layer_norm_modulate_reference, eps=eps)
-    # Both functions are affine in what is not saved, shift and x, so that any value
-    # gives the same gradients.
+    # The first function is affine in shift and the second in x, so that any value of
+    # these gives the same gradients.
     _, vjp = jax.vjp(reference, residual_BSD, scale_BD, jnp.zeros_like(scale_BD))
     through_norm_BSD, dscale_BD, dshift_BD = vjp(dy_BSD)
     _, vjp = jax.vjp(_gated_residual, residual_BSD, h_BSD, gate_BD)

@@ -1,6 +1,6 @@
 """Layer norm without parameters, then a scale and a shift per sample (adaLN).
 
-A diffusion transformer takes this step before every attention and every MLP.
+A diffusion transformer applies it before every attention and every MLP.
 """
 
 # Shape suffixes: B batch, S tokens, D width; 1 for an axis kept by a reduction.
@@ -26,7 +26,7 @@ _BWD = Kernel(
     results=("BSD", "BD", "BD"),  # dx, dscale, dshift.
 )
 
-# What the backward pass needs: x, scale, mean and 1 / standard deviation.
+# Residuals of the backward pass: x, scale, mean and 1 / standard deviation.
 _Residuals = tuple[Array, Array, Array, Array]
 
 
@@ -44,7 +44,7 @@ def layer_norm_modulate_reference(
 def reference_with_statistics(
     x_BSD: Array, scale_BD: Array, shift_BD: Array, *, eps: float
 ) -> tuple[Array, Array, Array]:
-    """Also returns the mean and 1 / standard deviation of every token, in float32."""
+    """Returns y, and the mean and 1 / standard deviation of every token in float32."""
     x_BSD, dtype = x_BSD.astype(jnp.float32), x_BSD.dtype
     gain_B1D = 1 + scale_BD.astype(jnp.float32)[:, None]
     shift_B1D = shift_BD.astype(jnp.float32)[:, None]
@@ -67,10 +67,10 @@ def layer_norm_modulate(
 ) -> Float[Array, "b s d"]:
     """Returns `layer_norm(x) * (1 + scale) + shift` in the dtype of x.
 
-    Statistics are taken over the last axis, and all arithmetic is in float32. Where a
-    kernel was built for the platform that XLA lowers to, it runs; elsewhere the plain
-    form does. On a mesh, batch and tokens may be sharded, and stay so; a sharded width
-    is gathered. Differentiable once, in reverse mode.
+    Statistics are taken over the last axis, and all arithmetic is in float32. On
+    platforms for which a kernel was built, the kernel runs; on others, the plain form.
+    On a mesh, batch and tokens may be sharded and stay sharded; a sharded width is
+    gathered. Differentiable once, in reverse mode.
 
     Args:
         x_BSD: float32, bfloat16 or float16.
@@ -88,17 +88,17 @@ def layer_norm_modulate(
         modulations={"scale": scale_BD, "shift": shift_BD},
         eps=eps,
     )
-    # Converted out here, where JAX converts gradients back after it has added up those
-    # of all shards.
+    # Converted outside of the custom_vjp, so that JAX sums the gradients of all shards
+    # in float32 before it converts them back.
     scale32_BD, shift32_BD = (m.astype(jnp.float32) for m in (scale_BD, shift_BD))
     return _layer_norm_modulate(
         *vary_alike(x_BSD, scale32_BD, shift32_BD), float(eps), scale_BD.dtype
     )
 
 
-# The platform is chosen inside of the custom_vjp and not around it, so that each one
-# saves the same for the backward pass: x and its statistics, and nothing else that is
-# as large as x. Around it, what any one platform saves would be saved for all.
+# The platform is chosen inside of the custom_vjp, not around it, so that all platforms
+# save the same residuals: x, its statistics, and nothing else as large as x. Around it,
+# the residuals of every platform would be saved on all platforms.
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnames=("eps", "scale_dtype"))
@@ -140,8 +140,8 @@ def _plain_bwd(
     *,
     eps: float,
 ) -> tuple[Array, ...]:
-    del mean_BS, rstd_BS  # Computed again: JAX derives this from the one definition.
+    del mean_BS, rstd_BS  # JAX differentiates the definition instead.
     reference = functools.partial(layer_norm_modulate_reference, eps=eps)
-    # The function is affine in shift, so that any shift gives the same gradients.
+    # The function is affine in shift, so any shift gives the same gradients.
     _, vjp = jax.vjp(reference, x_BSD, scale_BD, jnp.zeros_like(scale_BD))
     return vjp(dy_BSD)

@@ -1,1 +1,1 @@
-"""Meshes and shardings."""
+"""Device meshes, placements and shardings."""

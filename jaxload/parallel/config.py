@@ -10,19 +10,21 @@ from jaxload.fields import RESUMABLE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How the devices of a run are divided; the sizes multiply to their number."""
+    """Division of a run's devices; the sizes multiply to the number of devices."""
 
     replica: int = field(default=-1, metadata=RESUMABLE)
     """Groups of devices that each hold a full copy of the model; -1: as many as the
-    devices allow. More train on more samples at once, and each needs the memory."""
+    devices allow. More train on more samples at once, but leave fewer devices to share
+    the memory of each copy."""
 
     fsdp: int = field(default=1, metadata=RESUMABLE)
-    """Devices of a group among which parameters, optimizer state, gradients and samples
-    are sharded. More fit larger models; parameters are gathered layer by layer."""
+    """Devices of a group that shard parameters, optimizer state, gradients and samples.
+    More take less memory per device and communicate more: every layer's parameters are
+    gathered when it runs."""
 
     tensor: int = field(default=1, metadata=RESUMABLE)
     """Devices that share each sample's attention heads and MLP width. More take less
-    memory per sample and communicate within every layer."""
+    memory per sample and communicate more within every layer."""
 
     def __post_init__(self):
         if self.replica < 1 and self.replica != -1:
@@ -38,10 +40,10 @@ class MeshConfig:
 
     @property
     def devices_per_group(self) -> int:
-        """Devices that hold one copy of the model."""
+        """Number of devices that hold one copy of the model."""
         return self.fsdp * self.tensor
 
     @property
     def layout(self) -> Layout:
-        """How a group's devices share a micro-batch: each has samples of its own."""
+        """Layout of a micro-batch: samples are divided over the fsdp axis."""
         return Layout(batch=self.fsdp)

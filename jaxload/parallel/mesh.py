@@ -11,13 +11,13 @@ from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 
 REPLICA_AXIS = "replica"
-"""One group of devices per index; nothing but gradient sums crosses it."""
+"""Mesh axis with one group of devices per index; only gradient sums cross it."""
 
 FSDP_AXIS = "fsdp"
-"""Shards samples, and parameters too: each layer is gathered while it is in use."""
+"""Mesh axis that shards samples and parameters; each layer is gathered when it runs."""
 
 TENSOR_AXIS = "tensor"
-"""Shards attention heads and the hidden width of MLPs."""
+"""Mesh axis that shards attention heads and the hidden width of MLPs."""
 
 MESH_AXES = (REPLICA_AXIS, FSDP_AXIS, TENSOR_AXIS)
 
@@ -25,7 +25,7 @@ MESH_AXES = (REPLICA_AXIS, FSDP_AXIS, TENSOR_AXIS)
 def make_mesh(
     devices: Sequence[Any], *, replica: int = 1, fsdp: int = 1, tensor: int = 1
 ) -> Mesh:
-    """Returns a mesh of all the devices; those of the last axis lie closest together.
+    """Builds a mesh of all devices; those along the last axis are consecutive.
 
     Raises:
         InputError: The sizes do not multiply to the number of devices.
@@ -45,10 +45,11 @@ def make_mesh(
 
 
 def resolve(config: MeshConfig, num_devices: int) -> MeshConfig:
-    """Returns the config with the number of groups that the devices make.
+    """Returns the config with `replica` set to the number of groups.
 
     Raises:
-        InputError: No number of groups fits, or another one than was asked for.
+        InputError: The devices cannot be divided into groups of these sizes, or into
+            the number of groups asked for.
     """
     fsdp, tensor = config.fsdp, config.tensor
     replica = config.replica
@@ -64,7 +65,7 @@ def resolve(config: MeshConfig, num_devices: int) -> MeshConfig:
 
 
 def _nearest(num_devices: int, fsdp: int, tensor: int) -> str:
-    """Names sizes that multiply to the devices, as close as can be to those given."""
+    """Names the sizes nearest to those given that multiply to the number of devices."""
 
     def divisors(number: int) -> list[int]:
         return [d for d in range(1, number + 1) if number % d == 0]

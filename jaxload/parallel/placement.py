@@ -1,8 +1,8 @@
-"""Placement: where parameters, optimizer state, gradient sums and batches lie.
+"""Placement: shardings of parameters, optimizer state, gradient sums and batches.
 
 The global mesh has an axis of groups. Each group holds one full copy of the model and
-runs programs of its own on a mesh of its own devices; arrays cross from the global mesh
-to a group's and back as views, which share the buffers on the devices.
+runs its own programs on a mesh of its own devices. Arrays pass between the global mesh
+and a group's mesh as views, which share the buffers on the devices.
 """
 
 import dataclasses
@@ -32,17 +32,17 @@ class Group:
 
     index: int
     mesh: Mesh
-    """The group's own mesh, with the axes fsdp and tensor; the global mesh if there is
-    no other group, so that its views are the arrays themselves."""
+    """The group's own mesh, with the axes fsdp and tensor. A single group has the
+    global mesh, so that views are the arrays themselves."""
 
     @property
     def is_local(self) -> bool:
-        """Whether this process has devices of the group."""
+        """True if this process has devices of the group."""
         here = jax.process_index()
         return any(device.process_index == here for device in self.mesh.devices.flat)
 
     def state(self, tree: Any) -> Any:
-        """Returns the shardings of a tree of parameters or of their shapes."""
+        """Returns the shardings of a tree of parameters, or of their shapes."""
         return param_shardings(tree, self.mesh)
 
     def sums(self, tree: Any) -> Any:
@@ -52,19 +52,19 @@ class Group:
 
     @property
     def replicated(self) -> NamedSharding:
-        """The sharding of an array that every device of the group holds."""
+        """Sharding of an array that every device of the group holds in full."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def batch(self) -> NamedSharding:
-        """The sharding of a micro-batch: samples divided among the devices."""
+        """Sharding of a micro-batch: samples are divided over the fsdp axis."""
         return NamedSharding(self.mesh, PartitionSpec(FSDP_AXIS))
 
     def place_batch(self, arrays: Mapping[str, np.ndarray]) -> dict[str, jax.Array]:
         """Copies a replica's micro-batch to the devices of the group."""
-        # Not device_put: with a group that spans all processes it would compare what
-        # each of them passes, in a hidden collective. Without one, the transfer counts
-        # as one that nobody asked for.
+        # Not device_put: for a group that spans all processes, device_put compares the
+        # arrays of the processes in a hidden collective. Without device_put, the copy
+        # counts as an implicit transfer, which the training loop disallows.
         with jax.transfer_guard_host_to_device("allow"):
             return {
                 name: jax.make_array_from_callback(
@@ -93,17 +93,17 @@ class Placement:
 
     @functools.cached_property
     def local_groups(self) -> tuple[Group, ...]:
-        """Groups that this process has devices of."""
+        """Groups with devices of this process."""
         return tuple(group for group in self.groups if group.is_local)
 
     @property
     def layout(self) -> Layout:
-        """How a group's devices share a micro-batch: each has samples of its own."""
+        """Layout of a micro-batch: samples are divided over the fsdp axis."""
         return Layout(batch=self.mesh.shape[FSDP_AXIS])
 
     @property
     def devices_per_group(self) -> int:
-        """Devices that hold one copy of the model."""
+        """Number of devices that hold one copy of the model."""
         return self.mesh.size // self.mesh.shape[REPLICA_AXIS]
 
     @property
@@ -113,11 +113,11 @@ class Placement:
 
     @property
     def replicated(self) -> NamedSharding:
-        """The sharding of an array that every device holds."""
+        """Sharding of an array that every device holds in full."""
         return NamedSharding(self.mesh, PartitionSpec())
 
     def state(self, tree: Any) -> Any:
-        """Returns the shardings of a training state: each group has a full copy."""
+        """Returns the shardings of a training state, of which each group has a copy."""
         return param_shardings(tree, self.mesh)
 
     def sums(self, tree: Any) -> Any:
@@ -135,7 +135,7 @@ class Placement:
         return [r for r in range(num_replicas) if self.group_of(r).is_local]
 
     def state_view(self, state: Any, group: Group) -> Any:
-        """Returns a group's copy of a state, without copying it."""
+        """Returns a group's copy of a state as a view of the same buffers."""
         if group.mesh is self.mesh:
             return state
         return jax.tree.map(
@@ -143,7 +143,7 @@ class Placement:
         )
 
     def sums_view(self, sums: Any, group: Group) -> Any:
-        """Returns a group's part of the sums, without copying it."""
+        """Returns a group's part of the sums as a view of the same buffers."""
         if group.mesh is self.mesh:
             return sums
         return jax.tree.map(
@@ -157,7 +157,7 @@ class Placement:
         )
 
     def join_sums(self, views: Sequence[Any]) -> Any:
-        """Returns the sums of which every local group has a part; see `sums_view`."""
+        """Joins the parts of all local groups to global sums; undoes `sums_view`."""
         if len(self.groups) == 1:
             return views[0]
 
@@ -173,10 +173,10 @@ class Placement:
 
 
 def place(config: MeshConfig, devices: Sequence[Any]) -> Placement:
-    """Returns the placement that a config describes on some devices.
+    """Builds the placement that a config describes on some devices.
 
     Raises:
-        InputError: The devices cannot be divided so.
+        InputError: The devices cannot be divided as the config says.
     """
     sizes = resolve(config, len(devices))
     mesh = make_mesh(
@@ -191,7 +191,7 @@ def _lead(sharding: NamedSharding, mesh: Mesh, axis: str | None) -> NamedShardin
 
 def _spec(array: jax.Array) -> PartitionSpec:
     assert isinstance(array.sharding, NamedSharding), array.sharding
-    # Trailing axes that nothing cuts may be missing.
+    # A spec may omit trailing axes that are not sharded.
     spec = tuple(array.sharding.spec)
     return PartitionSpec(*spec, *(None,) * (array.ndim - len(spec)))
 

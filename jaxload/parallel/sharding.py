@@ -1,7 +1,7 @@
-"""From the names of axes to the axes of a mesh: what lies across which devices.
+"""Sharding rules: from the logical axis names of arrays to mesh axes.
 
-A model says what each axis of a parameter or an activation is; RULES say which axis of
-the mesh cuts it. On one device nothing is cut, and the same program comes out.
+A model names each axis of a parameter or an activation; RULES map each name to the mesh
+axes that shard it. On one device nothing is sharded, and the program is the same.
 """
 
 import contextlib
@@ -18,17 +18,17 @@ from jaxload.errors import InputError
 from jaxload.parallel.mesh import FSDP_AXIS, TENSOR_AXIS
 
 METADATA = "out_sharding"
-"""Where a parameter keeps the names of its axes, as Flax calls it."""
+"""Key of Flax's metadata under which a parameter keeps the names of its axes."""
 
 RULES: Mapping[str, tuple[str, ...]] = {
     "batch": (FSDP_AXIS,),
     "tokens": (),
     "text_tokens": (),  # Few, and every token attends to all of them.
-    "embed": (FSDP_AXIS,),  # Or the rows of the same matrix: see param_shardings.
+    "embed": (FSDP_AXIS,),  # Moved to a matrix's rows: see param_shardings.
     "heads": (TENSOR_AXIS,),
     "mlp": (TENSOR_AXIS,),
-    "layers": (),  # Scanned: a cut would gather all layers for each one.
-    # Of vectors and activations, of what enters a model or leaves it, and small ones.
+    "layers": (),  # Scanned: if sharded, each iteration would gather all layers.
+    # Axes of vectors and activations, of inputs and outputs of a model, and small axes.
     "width": (),
     "modulation": (),
     "patch": (),
@@ -40,11 +40,11 @@ RULES: Mapping[str, tuple[str, ...]] = {
     "head_width": (),
     "positions": (),
 }
-"""The mesh axes that cut an axis, by its name."""
+"""Mesh axes that shard an array axis, by the name of the array axis."""
 
 
 def rules_on(mesh: Mesh | AbstractMesh) -> dict[str, tuple[str, ...] | None]:
-    """RULES without the mesh axes that are absent or of size 1; None cuts nothing."""
+    """Returns RULES without mesh axes absent or of size 1; None: not sharded."""
     return {
         name: tuple(axis for axis in axes if mesh.shape.get(axis, 1) > 1) or None
         for name, axes in RULES.items()
@@ -52,22 +52,22 @@ def rules_on(mesh: Mesh | AbstractMesh) -> dict[str, tuple[str, ...] | None]:
 
 
 def param_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
-    """How every parameter of a state lies on a mesh, by the names of its axes.
+    """Returns the shardings of the parameters of a state, by the names of their axes.
 
-    An axis that does not divide stays whole, as do arrays without names. A matrix that
-    FSDP cuts is cut by rows, also where its columns are what is called "embed".
-    Optimizers keep the names of what they are the state of, so that a whole training
-    state will do, too.
+    An axis that does not divide evenly is not sharded, nor is an array without names.
+    FSDP shards a matrix by rows, even if "embed" is the name of its columns. Optimizer
+    states keep the axis names of their parameters, so a whole training state can be
+    given, too.
 
     Args:
-        state: A pytree with `nnx.Variable`s, of arrays or of their shapes.
-        mesh: With any of MESH_AXES.
+        state: Pytree with `nnx.Variable`s of arrays, or of their shapes.
+        mesh: Mesh with any of MESH_AXES.
 
     Returns:
-        The tree, with a NamedSharding for each array.
+        The tree, with a NamedSharding in place of each array.
 
     Raises:
-        InputError: A parameter has an axis that RULES do not name, or too few names.
+        InputError: An axis has a name that RULES lack, or an axis has no name.
     """
     rules = rules_on(mesh)
 
@@ -92,12 +92,12 @@ def param_shardings(state: Any, mesh: Mesh | AbstractMesh) -> Any:
 
 @contextlib.contextmanager
 def sharded(mesh: Mesh, *, split_batch: bool = True) -> Iterator[None]:
-    """Lays out the activations of models that are traced in this context by RULES.
+    """Shards the activations of models traced in this context by RULES.
 
     Args:
-        mesh: The mesh of one group.
-        split_batch: Whether samples are divided among the devices; a sampler has fewer
-            samples than there may be devices.
+        mesh: Mesh of one group.
+        split_batch: Whether to divide samples among the devices; False for a sampler,
+            which may have fewer samples than devices.
     """
     rules = rules_on(mesh)
     if not split_batch:
@@ -123,7 +123,7 @@ def _check_names(path: str, names: Sequence[str], shape: Sequence[int]) -> None:
 def _dividing(
     mesh: Mesh | AbstractMesh, size: int, axes: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """The axes, or none if shards would differ in size."""
+    """Returns the mesh axes, or none if the shards would differ in size."""
     num_shards = math.prod(mesh.shape[axis] for axis in axes)
     return axes if size % num_shards == 0 else ()
 
@@ -134,10 +134,10 @@ def _cut_rows_first(
     shape: Sequence[int],
     cuts: list[tuple[str, ...]],
 ) -> None:
-    """Moves the cut of FSDP from a matrix's columns to its rows, where they divide.
+    """Moves FSDP from a matrix's columns to its rows, if the rows divide evenly.
 
-    Gathered rows follow one another in memory. Of columns, XLA would keep a transposed
-    copy of all layers, and one of their gradients.
+    Gathered rows are contiguous in memory. To gather columns, XLA would keep a
+    transposed copy of all layers, and another one of their gradients.
     """
     first = 1 if names[:1] == ("layers",) else 0
     if len(names) != first + 2 or FSDP_AXIS not in cuts[first + 1]:

@@ -1,1 +1,1 @@
-"""From a config and its samples to a plan."""
+"""Planning: turns a config and its samples into a plan."""

@@ -1,4 +1,4 @@
-"""A model's config as the planner sees it."""
+"""Analytic cost of a model: FLOPs of its matmuls, from its config."""
 
 from jaxload.balance.architecture import (
     Architecture,
@@ -12,14 +12,14 @@ from jaxload.balance.program import REMATS, Remat
 from jaxload.models import ModelConfig, WanConfig
 
 NUM_IMAGE_TOKENS = 257
-"""Of CLIP's encoder, which released models were trained with."""
+"""Image tokens of CLIP's encoder, which the released models were trained with."""
 
 
 def analytic_cost(model: ModelConfig, *, num_devices: int = 1) -> CostModel:
-    """Returns the FLOPs of training a model, by its config alone.
+    """Returns the FLOPs of training a model, from its config alone.
 
     Args:
-        model: With its adapters; every remat policy is priced.
+        model: Config of the model and its adapters; every remat policy is priced.
         num_devices: Devices that share each sample (the mesh's tensor axis).
     """
     adapters = Adapters(model.lora_rank, model.lora_targets)
@@ -39,7 +39,7 @@ def analytic_cost(model: ModelConfig, *, num_devices: int = 1) -> CostModel:
 
 
 def architecture_of(model: ModelConfig) -> Architecture:
-    """The sizes that decide what a model costs."""
+    """Returns the sizes of a model that decide its cost."""
     if isinstance(model, WanConfig):
         return CrossArchitecture(
             width=model.width,

@@ -1,4 +1,4 @@
-"""Checks that a plan is for the run that would use it."""
+"""Checks that a plan was made for the run that would use it."""
 
 import dataclasses
 import math
@@ -18,7 +18,7 @@ _AGAIN = "plan again for this run"
 def check_plan_file(
     plan: Plan, model: ModelConfig, mesh: MeshConfig, *, name: str
 ) -> None:
-    """Refuses a plan of another model, or of other devices per replica."""
+    """Refuses a plan for another model, or for groups of other mesh sizes."""
     other = difference(plan.model, model)
     if other:
         raise InputError(f"{name}: planned for another model: {other}; {_AGAIN}")
@@ -32,7 +32,7 @@ def check_plan_file(
 
 
 def check_same_plan(run: Plan, given: Plan, *, name: str) -> None:
-    """Refuses another plan than the one that a run follows."""
+    """Refuses a plan file that differs from the plan that a run follows."""
     parts = [(p.buckets, p.patterns, p.rest, p.num_replicas) for p in (run, given)]
     if parts[0] != parts[1]:
         raise InputError(
@@ -42,7 +42,7 @@ def check_same_plan(run: Plan, given: Plan, *, name: str) -> None:
 
 
 def check_num_groups(plan: Plan, num_groups: int) -> None:
-    """Refuses more groups than the plan has replicas: some would have no work."""
+    """Refuses more groups than the plan has replicas: some groups would idle."""
     if num_groups > plan.num_replicas:
         raise InputError(
             f"replicas of the plan: {plan.num_replicas}, groups of devices to run "
@@ -53,7 +53,7 @@ def check_num_groups(plan: Plan, num_groups: int) -> None:
 
 
 def check_dataset(plan: Plan, manifest: Manifest) -> None:
-    """Refuses another dataset than the one that a run began with."""
+    """Refuses a dataset other than the one that a run was planned for."""
     if plan.dataset != manifest.digest():
         raise InputError(
             f"dataset {manifest.directory}: the run was planned for another "
@@ -63,12 +63,12 @@ def check_dataset(plan: Plan, manifest: Manifest) -> None:
 
 
 def lay_out(plan: Plan, mesh: MeshConfig) -> Plan:
-    """Returns a run's plan for the devices that resume it.
+    """Returns a run's plan for the devices that resume the run.
 
     The schedule stays; every program is divided among the devices of the new groups.
 
     Raises:
-        InputError: A batch cannot be divided evenly; says which sizes could.
+        InputError: A batch cannot be divided evenly; the message names sizes that can.
     """
     if _group(plan.mesh) == _group(mesh):
         return dataclasses.replace(plan, mesh=mesh)
@@ -85,7 +85,7 @@ def lay_out(plan: Plan, mesh: MeshConfig) -> Plan:
 
 
 def _laid_out(bucket: Bucket, plan: Plan, layout: Layout) -> Bucket:
-    """Returns a bucket whose program has another layout; its bytes are not known."""
+    """Returns a bucket with another layout, whose bytes are not known."""
     program = dataclasses.replace(bucket.program, layout=layout)
     return dataclasses.replace(
         bucket,
@@ -97,7 +97,7 @@ def _laid_out(bucket: Bucket, plan: Plan, layout: Layout) -> Bucket:
 
 
 def _nearest(plan: Plan, mesh: MeshConfig) -> str:
-    """Says which fsdp size and how many of the devices could run the plan."""
+    """Names the nearest fsdp size and number of devices that can run the plan."""
     num_devices = mesh.replica * mesh.devices_per_group
     common = math.gcd(*(bucket.batch for bucket in plan.buckets))
     options = [

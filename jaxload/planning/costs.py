@@ -1,4 +1,4 @@
-"""The cost model of a plan: analytic, from a file of jaxload.calibrate, or measured."""
+"""Cost model of a plan: analytic, from a file of jaxload.calibrate, or measured."""
 
 import dataclasses
 import json
@@ -22,10 +22,10 @@ def make_cost_model(
     """Returns the cost model that `balance.costs` names.
 
     Args:
-        config: Of the run.
+        config: Config of the run.
         console: Shows the progress of a measurement.
         lowering: Programs for the devices of this machine; None if the plan is for
-            others, which cannot be measured here.
+            other devices, which cannot be timed here.
         budget: Bytes of each device that a measurement may use; 0: not known.
     """
     analytic = analytic_cost(config.model, num_devices=config.mesh.tensor)
@@ -50,7 +50,7 @@ def make_cost_model(
 
 
 def _check_fit(fit: CostFit, config: Config, path: str) -> None:
-    """Refuses a fit of another model, or of other devices per replica."""
+    """Refuses costs measured for another model or number of devices per replica."""
     other = difference(fit.model, config.model)
     if not other and fit.devices_per_group != config.mesh.devices_per_group:
         other = (
@@ -65,7 +65,7 @@ def _check_fit(fit: CostFit, config: Config, path: str) -> None:
 
 
 def measured_cost(fit: CostFit, analytic: CostModel) -> CostModel:
-    """Returns measured costs; other remat policies by their share of the FLOPs."""
+    """Returns the measured cost model, scaled by FLOPs for the other remat policies."""
     timed = analytic.laws[fit.remat]
 
     def law(other: CostLaw) -> CostLaw:
@@ -84,7 +84,7 @@ def measured_cost(fit: CostFit, analytic: CostModel) -> CostModel:
 
 
 def read_fit(path: Path) -> CostFit:
-    """Reads a file that jaxload.calibrate wrote."""
+    """Reads measured costs from a file that jaxload.calibrate wrote."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Bytes of programs on each device, from the compiler, before anything runs."""
+"""Bytes of programs on each device, as compiled, before anything runs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -20,7 +20,7 @@ OTHERS = (UPDATE, SAMPLE)
 """Programs of a run that are not micro-steps."""
 
 Request = Program | str
-"""A micro-step, or one of OTHERS."""
+"""A program to compile: a micro-step, or one of OTHERS."""
 
 
 @runtime_checkable
@@ -44,13 +44,14 @@ class Compiler(Protocol):
 
 
 def add_queue(compiler: Compiler, found: Mapping[Request, int]) -> dict[Request, int]:
-    """Adds the micro-batches that wait on the devices to the bytes of each program.
+    """Adds the micro-batches queued on the devices to the bytes of each program.
 
-    Any of the programs may be the next, so each has the largest batch of all behind it.
+    Any program may run next, so the queue is counted at the size of the largest batch.
     """
     programs = [request for request in found if isinstance(request, Program)]
     largest = max(map(compiler.batch_bytes, programs), default=0)
-    # An update has the whole queue of the next step behind it; a sampler has none.
+    # While an update runs, no micro-step does, so one more micro-batch is queued. The
+    # sampler runs with an empty queue.
     waiting = {UPDATE: MAX_QUEUED + 1, SAMPLE: 0}
     return {
         request: num_bytes + largest * waiting.get(str(request), MAX_QUEUED)
@@ -59,25 +60,26 @@ def add_queue(compiler: Compiler, found: Mapping[Request, int]) -> dict[Request,
 
 
 class LocalCompiler:
-    """Compiles for the devices of this machine, and keeps the executables."""
+    """Compiler that runs in this process and keeps the executables."""
 
     def __init__(
         self, lowering: Lowering, group: Group, sample: SampleConfig, *, shift: float
     ):
-        """Compiles micro-steps for one group, and other programs for all.
+        """Prepares to compile for one group; the update is compiled for all groups.
 
         Args:
             lowering: Programs of the run.
-            group: The group, of this process unless nothing is run.
-            sample: The clip that the sampler draws.
-            shift: Of the sampler's noise levels.
+            group: Group of the micro-steps and the sampler; it has to be one of this
+                process if they are to run.
+            sample: Config of the clip that the sampler draws.
+            shift: Shift of the sampler's noise levels.
         """
         self._lowering = lowering
         self._group = group
         self._sample = sample
         self._shift = shift
         self.compiled: dict[Request, Compiled] = {}
-        """Executables by request; those of micro-steps are the group's."""
+        """Executables by request; micro-steps are compiled for the group."""
 
     @property
     def device_kind(self) -> str:
@@ -124,9 +126,9 @@ def device_batch_bytes(model: ModelSizes, program: Program) -> int:
 
 
 def program_bytes(compiled: Compiled) -> int:
-    """Returns the bytes that a program itself needs on each device while it runs.
+    """Returns the bytes on each device of a running program and its arguments.
 
-    With its arguments; donated ones are counted once.
+    Donated arguments are counted once.
     """
     memory = compiled.memory_analysis()
     if memory is None:
@@ -144,7 +146,7 @@ def resident_bytes(lowering: Lowering, request: Request) -> int:
     """Returns the bytes on each device that XLA's count of a program leaves out.
 
     These are the parts of the training state that the program does not read, and
-    cuDNN's workspace, which it asks for when it runs.
+    cuDNN's workspace, which is allocated at run time.
     """
     state, sums = lowering.state, lowering.sums
     if request == UPDATE:
@@ -156,7 +158,7 @@ def resident_bytes(lowering: Lowering, request: Request) -> int:
 
 
 def _attention_workspace(lowering: Lowering, program: Program) -> int:
-    """Returns the bytes of gradients that cuDNN's backward adds up in float32."""
+    """Returns the bytes in which cuDNN's backward pass sums gradients in float32."""
     mesh = lowering.placement.mesh
     if mesh.devices.flat[0].platform not in ("cuda", "gpu"):
         return 0
@@ -167,16 +169,16 @@ def _attention_workspace(lowering: Lowering, program: Program) -> int:
 
 
 def device_memory(devices: Iterable[Any]) -> int:
-    """Returns the bytes that JAX may take of each device; 0 if they do not tell."""
+    """Returns the bytes of each device that JAX may use; 0 if they are not reported."""
     limits = [(device.memory_stats() or {}).get("bytes_limit") for device in devices]
     return min((limit for limit in limits if limit is not None), default=0)
 
 
 def check_capacity(max_bytes: int, devices: Iterable[Any]) -> None:
-    """Refuses a budget of bytes that is more than JAX may take of a device.
+    """Refuses a memory budget above the bytes of a device that JAX may use.
 
     Raises:
-        InputError: Says how much it may take, and how it is given more.
+        InputError: The message names the limit and how to raise it.
     """
     limit = device_memory(devices)
     if limit and limit < max_bytes:

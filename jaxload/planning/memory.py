@@ -1,4 +1,4 @@
-"""The memory budget of a plan: tokens, or bytes that the compiler confirms."""
+"""Memory budget of a plan: tokens, or bytes that the compiler confirms."""
 
 import dataclasses
 import math
@@ -22,32 +22,32 @@ _PROBED_UNITS = (1, 2)
 
 @runtime_checkable
 class Memory(Protocol):
-    """A memory budget that programs have to stay within."""
+    """A memory budget and the programs that stay within it."""
 
     @property
     def source(self) -> str:
-        """Origin of the budget and of the bytes."""
+        """Text that says where the budget and the bytes come from."""
         ...
 
     def prepare(self, shapes: Sequence[Shape]) -> None:
-        """Gets ready to answer for some shapes."""
+        """Prepares `limit` for some shapes."""
         ...
 
     def limit(self, shape: Shape) -> Limit:
-        """Returns the largest program for samples of a shape."""
+        """Returns the largest program within the budget for samples of a shape."""
         ...
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...] | None:
-        """Returns the buckets with their bytes; None if one is too large after all.
+        """Returns the buckets with their bytes; None if one exceeds the budget.
 
-        Then `limit` knows better, and batches have to be chosen again.
+        After None, `limit` is lower and batches have to be chosen again.
         """
         ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenMemory:
-    """Memory by tokens alone: nothing is compiled."""
+    """Memory budget in tokens alone: nothing is compiled."""
 
     max_tokens: int
     layout: Layout = dataclasses.field(default_factory=Layout)
@@ -56,14 +56,14 @@ class TokenMemory:
 
     @property
     def source(self) -> str:
-        """Origin of the budget."""
+        """Text that says where the budget comes from."""
         return f"{self.max_tokens:,} tokens in a micro-batch (balance.max_tokens)"
 
     def prepare(self, shapes: Sequence[Shape]) -> None:
         """Does nothing."""
 
     def limit(self, shape: Shape) -> Limit:
-        """Returns the largest program whose devices hold no more tokens."""
+        """Returns the largest program within `max_tokens` tokens per device."""
         unit = self.layout.smallest_batch(self.multiple)
         smallest = Program(
             form=Grid.of(shape), batch=unit, layout=self.layout, remat=self.remat
@@ -73,12 +73,12 @@ class TokenMemory:
         return Limit(program=program, fits=units > 0, unit=unit)
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
-        """Returns the buckets as they are."""
+        """Returns the buckets unchanged."""
         return tuple(buckets)
 
 
 class CompiledMemory:
-    """Memory by bytes: regressed from a few programs, confirmed for those chosen."""
+    """Memory budget in bytes, regressed from a few programs and then confirmed."""
 
     def __init__(
         self,
@@ -92,17 +92,17 @@ class CompiledMemory:
         remats: Sequence[Remat],
         console: Console,
     ):
-        """Plans within `budget` bytes per device.
+        """Sets the budget to `budget` bytes per device.
 
         Args:
-            compiler: Tells the bytes of a program.
-            costs: Cost of a program, to compare policies by.
-            config: Other limits.
+            compiler: Source of the bytes of a program.
+            costs: Cost model by which remat policies are compared.
+            config: Section `balance`, with the other limits.
             budget: Bytes of each device.
-            origin: Where the budget comes from, for messages.
-            layout: How a group's devices share a micro-batch.
-            remats: Policies to try, the fastest first; a shape gets the one with the
-                least cost per sample among those that fit.
+            origin: Text for messages that says where the budget comes from.
+            layout: Division of a micro-batch among the devices of a group.
+            remats: Remat policies to try, the fastest first; a shape gets the one with
+                the least cost per sample among those within the budget.
             console: Shows progress.
         """
         self._compiler = compiler
@@ -121,7 +121,7 @@ class CompiledMemory:
 
     @property
     def source(self) -> str:
-        """Origin of the budget and of the bytes."""
+        """Text that says where the budget and the bytes come from."""
         tokens = self._config.max_tokens
         and_tokens = f" and {tokens:,} tokens (balance.max_tokens)" if tokens else ""
         return (
@@ -136,7 +136,7 @@ class CompiledMemory:
         return {name: self._found[name] for name in OTHERS}
 
     def prepare(self, shapes: Sequence[Shape]) -> None:
-        """Chooses a policy for each shape, compiling none that cannot be chosen."""
+        """Chooses a remat policy for each shape; compiles only those that may win."""
         self._check_others()
         for remat in self._remats:
             candidates = [shape for shape in shapes if self._may_choose(remat, shape)]
@@ -146,34 +146,35 @@ class CompiledMemory:
                 fits = self._max_units(remat, shape) > 0
                 if fits and self._cost(remat, shape) < self._chosen_cost(shape):
                     self._remat_of[shape] = remat
-        # Too large for all policies: the smallest, and the plan says so.
+        # A shape that is too large for every policy gets the one that takes the least
+        # memory, and the plan marks the shape as over budget.
         missing = [shape for shape in shapes if shape not in self._remat_of]
         self._remat_of |= dict.fromkeys(missing, self._remats[-1])
 
     def _may_choose(self, remat: Remat, shape: Shape) -> bool:
-        """Returns whether a policy would cost less with a batch of any size."""
+        """Returns whether a policy could cost less than the chosen one at any batch."""
         sample = self._costs.sample(self._program(shape, 1, remat))
         return sample < self._chosen_cost(shape)
 
     def _chosen_cost(self, shape: Shape) -> float:
-        """Returns the cost per sample by the policy chosen so far."""
+        """Returns the cost per sample with the policy chosen so far."""
         remat = self._remat_of.get(shape)
         return math.inf if remat is None else self._cost(remat, shape)
 
     def _cost(self, remat: Remat, shape: Shape) -> float:
-        """Returns the cost per sample of a device, with the largest batch that fits."""
+        """Returns the cost per sample on a device, at the largest possible batch."""
         program = self._program(shape, self._max_units(remat, shape), remat)
         return self._costs(program) / program.samples_per_device
 
     def limit(self, shape: Shape) -> Limit:
-        """Returns the largest program for samples of a shape."""
+        """Returns the largest program within the budget for samples of a shape."""
         remat = self._remat_of[shape]
         units = self._max_units(remat, shape)
         program = self._program(shape, max(1, units), remat)
         return Limit(program=program, fits=units > 0, unit=self._unit)
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...] | None:
-        """Compiles every bucket; lowers the limit of those that are too large."""
+        """Compiles every bucket; lowers the limit of buckets over the budget."""
         programs = [bucket.program for bucket in buckets]
         self._measure(programs, "confirming memory")
         found = add_queue(self._compiler, {r: self._found[r] for r in programs})
@@ -203,7 +204,7 @@ class CompiledMemory:
                 )
 
     def _regress(self, remat: Remat, shapes: Sequence[Shape]) -> None:
-        """Compiles a few programs of a policy, unless not even the smallest fits."""
+        """Regresses a policy's bytes, unless its smallest probe exceeds the budget."""
         smallest, *programs = (
             self._program(shape, units, remat)
             for shape in probe_shapes(shapes)
@@ -219,7 +220,7 @@ class CompiledMemory:
         )
 
     def _alone(self, program: Program) -> int:
-        """Returns the bytes of a run that has no other program."""
+        """Returns a program's bytes in a run that has no other program."""
         return add_queue(self._compiler, {program: self._found[program]})[program]
 
     def _measure(self, requests: Sequence[Request], title: str) -> None:
@@ -239,7 +240,7 @@ class CompiledMemory:
         return min(samples // per_unit, self._most.get(shape, samples))
 
     def _lower_limit(self, bucket: Bucket) -> bool:
-        """Lowers the batch of a shape, or changes its remat; False if nothing helps."""
+        """Lowers a shape's batch or changes its remat; False if neither is possible."""
         shape, remat = bucket.shape, bucket.program.remat
         units = bucket.batch // self._unit
         if units > 1:
@@ -254,7 +255,7 @@ class CompiledMemory:
         if later[0] not in self._laws:
             self._regress(later[0], [shape])
         self._remat_of[shape] = later[0]
-        self._most.pop(shape, None)  # It was for the remat before.
+        self._most.pop(shape, None)  # The batch was for the previous policy.
         return True
 
     def _program(self, shape: Shape, units: int, remat: Remat) -> Program:
@@ -267,7 +268,7 @@ class CompiledMemory:
 
 
 def remats_to_try(remat: str) -> tuple[Remat, ...]:
-    """Returns the policies that `model.remat` allows, the fastest first."""
+    """Returns the remat policies that `model.remat` allows, the fastest first."""
     if remat == "auto":
         return REMATS
     return tuple(policy for policy in REMATS if policy == remat)

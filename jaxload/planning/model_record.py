@@ -1,4 +1,4 @@
-"""The model that a plan or a measurement is for, as it is recorded in their files."""
+"""Record of the model in plan and cost files, and its comparison with a run's."""
 
 import dataclasses
 import json
@@ -9,14 +9,14 @@ from jaxload.models import ModelConfig
 
 
 def as_json(model: ModelConfig) -> dict[str, Any]:
-    """Returns a model's config as JSON gives it back."""
+    """Returns a model's config as it reads after a round trip through JSON."""
     return json.loads(json.dumps(dataclasses.asdict(model)))
 
 
 def difference(recorded: Mapping[str, Any], model: ModelConfig) -> str:
-    """Names the fields in which a run's model differs; empty if it is the same.
+    """Names the fields in which a run's model differs; empty if none does.
 
-    The remat policy is left out where the run leaves it to the planner.
+    The remat policy is not compared if the run leaves the choice to the planner.
     """
     given = as_json(model)
     names = [
@@ -27,7 +27,7 @@ def difference(recorded: Mapping[str, Any], model: ModelConfig) -> str:
     ]
     if not names:
         return ""
-    # Sizes say most about which model it is.
+    # The family and the sizes identify a model best.
     first = next(
         (name for name in ("kind", "width", "depth") if name in names), names[0]
     )

@@ -1,4 +1,4 @@
-"""The plan: catalogue, budgets and where each number came from, as JSON."""
+"""The plan: catalogue, deal, budgets and the source of each number, stored as JSON."""
 
 import dataclasses
 import json
@@ -23,48 +23,49 @@ _FORMAT = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What a run executes, known before its first step."""
+    """Programs, deal and budgets of a run, fixed before its first step."""
 
     buckets: tuple[Bucket, ...]
     patterns: tuple[Pattern, ...] = ()
-    """Of the mixed policy: what replicas run in a step, and how often."""
+    """Patterns of the mixed policy, with how often an epoch uses each."""
 
     rest: tuple[Pattern, ...] = ()
-    """Of the mixed policy: what they run once an epoch."""
+    """Patterns of the mixed policy that an epoch uses once."""
 
     left_out: tuple[LeftOut, ...]
     kept_content: float
-    """Share of the content that all candidate shapes together would keep."""
+    """Content kept, as a share of what all candidate shapes together would keep."""
 
     budget: float
-    """Cost that a micro-batch may have; 0 for the rule `equal-token`."""
+    """Compute budget of a micro-batch, in the unit of the cost model; 0 for the rule
+    `equal-token`, and in tokens^p for lockstep by the rule `dual`."""
 
     cost_model: CostModel
     config: BalanceConfig
     rules: ShapeRules | None
-    """How samples were fitted to shapes; None: they were prepared before."""
+    """Rules that assigned samples to shapes; None: samples were already prepared."""
 
     num_replicas: int
-    """Logical replicas of the schedule."""
+    """Number of logical replicas of the schedule."""
 
     accumulate: int
     mesh: MeshConfig
-    """Devices that the budgets are for: those of a group, and the number of groups."""
+    """Mesh that the budgets are for: sizes of a group, and the number of groups."""
 
     model: Mapping[str, Any]
-    """Config of the model, as JSON has it; another model needs another plan."""
+    """Config of the model, as JSON; another model needs another plan."""
 
     target: str
-    """Type of device that programs were planned for."""
+    """Type of device that the programs were planned for."""
 
     dataset: str
-    """Digest of the dataset or of the list of samples."""
+    """Digest of the dataset, or of the list of samples."""
 
     sources: Mapping[str, str]
-    """Where each kind of number comes from."""
+    """Origin of the shapes, batches, budget, costs and memory, as text by name."""
 
     idle_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    """What each policy would idle on the same shapes, simulated."""
+    """Simulated idle share of each policy on the same shapes; may be empty."""
 
     def schedule(self, seed: int) -> Lockstep | Mixed:
         """Returns the schedule of the plan's policy."""
@@ -84,7 +85,7 @@ class Plan:
         )
 
     def work_shares(self) -> list[float]:
-        """Share of an epoch's cost that each bucket takes."""
+        """Returns the share of an epoch's cost that each bucket takes."""
         samples = self._samples()
         work = [
             b.cost * n / b.batch for b, n in zip(self.buckets, samples, strict=True)
@@ -92,7 +93,7 @@ class Plan:
         return [w / sum(work) for w in work]
 
     def _samples(self) -> list[float]:
-        """Samples that each bucket runs in an epoch."""
+        """Returns the number of samples that each bucket runs in an epoch."""
         if not self.patterns and not self.rest:
             return [float(b.num_samples) for b in self.buckets]
         return [
@@ -105,7 +106,7 @@ class Plan:
 
 
 def to_json(plan: Plan) -> str:
-    """Writes a plan as text; `from_dict` makes an equal plan of what it says."""
+    """Returns a plan as JSON text, from which `from_dict` builds an equal plan."""
     content = {
         "format": _FORMAT,
         "dataset": plan.dataset,
@@ -135,7 +136,10 @@ def from_dict(
     name: str,
     remedy: str = "plan again with this version",
 ) -> Plan:
-    """Reads a plan; an error message has its `name`, and a `remedy` for old formats."""
+    """Builds a plan from parsed JSON.
+
+    Error messages start with the plan's `name` and end with the `remedy`.
+    """
     if content.get("format") != _FORMAT:
         raise InputError(
             f"{name}: expected plan format {_FORMAT}, got {content.get('format')!r}; "
@@ -174,7 +178,7 @@ def from_dict(
 
 
 def _check(plan: Plan) -> None:
-    """Refuses numbers that no plan has; a file may have been edited."""
+    """Refuses invalid numbers, since the file may have been edited by hand."""
     for field in ("num_replicas", "accumulate"):
         value = getattr(plan, field)
         if type(value) is not int or value < 1:

@@ -1,4 +1,4 @@
-"""The planner: from samples, costs and memory to a plan."""
+"""The planner: makes a plan from samples, costs and memory."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ TOO_FEW = "fewer samples than the smallest micro-batch for each replica"
 
 
 class Planner:
-    """Chooses programs and deals samples over them."""
+    """Chooses the programs of a run and deals its samples over them."""
 
     def __init__(
         self,
@@ -45,15 +45,15 @@ class Planner:
         num_replicas: int,
         target: str,
     ):
-        """Plans a run.
+        """Prepares to plan a run.
 
         Args:
-            config: Of the run.
+            config: Config of the run.
             samples: Shapes and their numbers of samples.
-            costs: Cost of a program.
-            memory: Budget that programs stay within.
+            costs: Cost model.
+            memory: Memory budget that programs stay within.
             mesh: Sizes of the mesh, with the number of groups.
-            num_replicas: Logical replicas; the groups, unless a plan is for more.
+            num_replicas: Number of logical replicas; usually the number of groups.
             target: Name of the type of device.
         """
         self._config = config
@@ -65,13 +65,13 @@ class Planner:
         self._target = target
 
     def plan(self, *, simulate: bool = False) -> Plan:
-        """Returns the plan, with the memory of every program that it names.
+        """Returns the plan, with the memory of each of its programs.
 
-        Programs are within the memory budget, except for shapes of which not even the
-        smallest batch is: those are marked as over budget.
+        Programs stay within the memory budget. A shape whose smallest batch already
+        exceeds the budget is marked as over budget.
 
         Args:
-            simulate: Whether to play some steps of every policy for comparison.
+            simulate: Whether to simulate some steps of every policy for comparison.
         """
         self._memory.prepare(self._samples.cover.shapes)
         for _ in range(_MAX_CONFIRMATIONS):
@@ -141,13 +141,13 @@ class Planner:
 
 
 def predicted_idle(scenario: Scenario, plan: Plan) -> dict[str, float]:
-    """Returns the idle share of each policy, by simulating some steps of it."""
+    """Returns the idle share of each policy over some simulated steps."""
     shares = {}
     for policy in POLICIES:
         if policy == "lockstep" and not can_lockstep(scenario):
             continue
         schedule = None
-        if policy == plan.config.policy == "mixed":  # It takes a while to make.
+        if policy == plan.config.policy == "mixed":  # A second deal takes long.
             schedule = plan.schedule(scenario.seed)
         played = play(
             policy, scenario, num_steps=_NUM_SIMULATED_STEPS, schedule=schedule
@@ -159,13 +159,13 @@ def predicted_idle(scenario: Scenario, plan: Plan) -> dict[str, float]:
 def apply_plan(plan: Plan, samples: Samples) -> Plan:
     """Returns a plan for another dataset: the same programs, costs and budgets.
 
-    Samples are dealt anew, unless there are as many of each shape as in the plan. A
-    shape that has become too rare for the plan's batch gets a smaller one; if not even
-    the smallest can be filled, it is left out, and counted.
+    Samples are dealt anew, unless each shape has as many as in the plan. A shape with
+    too few samples for the plan's batch gets a smaller batch. If the samples cannot
+    fill the smallest batch, the shape is left out and its samples are counted.
 
     Args:
-        plan: From a file.
-        samples: Of the dataset, in whatever shapes.
+        plan: Plan read from a file.
+        samples: Samples of the dataset, of any shapes.
     """
     counts = dict(zip(samples.cover.shapes, samples.cover.num_samples, strict=True))
     buckets = _refill(plan, counts)
@@ -190,7 +190,7 @@ def apply_plan(plan: Plan, samples: Samples) -> Plan:
 
 
 def _refill(plan: Plan, counts: dict[Shape, int]) -> tuple[Bucket, ...]:
-    """Returns the plan's buckets that samples fill, with smaller batches if need be."""
+    """Returns the buckets that samples fill, with smaller batches where necessary."""
     needed = plan.num_replicas if plan.config.policy == "lockstep" else 1
     smallest: dict[Shape, int] = {}
     for bucket in plan.buckets:
@@ -213,7 +213,7 @@ def _resized(bucket: Bucket, batch: int, num_samples: int, plan: Plan) -> Bucket
     if batch == bucket.batch:
         return bucket
     program = bucket.program.resized(batch)
-    # Its bytes are not known, but less than those of the larger batch.
+    # The bytes of the smaller batch are not known, but below those of the larger one.
     return dataclasses.replace(
         bucket, program=program, cost=plan.cost_model(program), num_bytes=0
     )
@@ -263,7 +263,7 @@ def _dealt_again(plan: Plan, samples: Samples) -> Plan:
 
 
 def _planned_limit(plan: Plan, shape: Shape) -> Limit:
-    """Returns the largest program of a shape that a plan has."""
+    """Returns the plan's largest program for a shape."""
     programs = [b.program for b in plan.buckets if b.shape == shape]
     largest = max(programs, key=lambda program: program.batch)
     unit = largest.layout.smallest_batch(plan.config.batch_multiple)

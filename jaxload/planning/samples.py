@@ -1,4 +1,4 @@
-"""The samples that a plan is made for: how many there are of each shape."""
+"""Samples that a plan is made for: the shapes, and the number of samples of each."""
 
 import dataclasses
 import hashlib
@@ -12,20 +12,20 @@ from jaxload.shapes.clips import ShapeRules
 from jaxload.shapes.cover import Cover, cover, cover_exactly
 from jaxload.shapes.shape import Shape
 
-_MIN_SAMPLES = 16  # Fewer are not worth a program, whatever the number of replicas.
+_MIN_SAMPLES = 16  # Enough for a program, however many replicas there are.
 _RANDOM_PER_REPLICA = 1_024  # Random samples of each shape for each replica.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Samples:
-    """Shapes that are kept, with the number of samples of each."""
+    """Shapes of a plan, with the number of samples of each."""
 
     cover: Cover
     dataset: str
-    """Digest of the dataset or of the list that they come from."""
+    """Digest of the dataset, or of the list of samples."""
 
     rules: ShapeRules | None
-    """Rules that assigned samples to shapes; None: they were prepared before."""
+    """Rules that assigned samples to shapes; None: samples were already prepared."""
 
 
 def prepared_samples(
@@ -35,7 +35,7 @@ def prepared_samples(
     *,
     num_replicas: int,
 ) -> Samples:
-    """Counts the samples of a dataset, whose shapes are fixed."""
+    """Counts the samples of a prepared dataset, whose shapes are fixed."""
     counts = {shape: len(rows) for shape, rows in manifest.rows_by_shape.items()}
     return Samples(
         cover=_exact_cover(counts, config, layout, num_replicas),
@@ -70,7 +70,7 @@ def random_samples(
     *,
     num_replicas: int,
 ) -> Samples:
-    """Pretends that there are random samples of some shapes, to try a config with."""
+    """Counts imaginary random samples of some shapes, to try a config without data."""
     count = _RANDOM_PER_REPLICA * num_replicas * layout.batch
     counts = {Shape.parse(text): count for text in shapes}
     return Samples(
@@ -91,7 +91,7 @@ def _exact_cover(
 
 
 def _min_samples(config: BalanceConfig, layout: Layout, num_replicas: int) -> int:
-    """Returns the samples that a shape needs: in lockstep, a batch for each replica."""
+    """Returns the samples that a shape needs; in lockstep, one batch per replica."""
     if num_replicas < 1:
         raise InputError(f"{num_replicas} replicas: expected 1 or more")
     smallest = layout.smallest_batch(config.batch_multiple)
@@ -101,7 +101,7 @@ def _min_samples(config: BalanceConfig, layout: Layout, num_replicas: int) -> in
 
 
 def _survey_digest(survey: Survey) -> str:
-    """Returns a digest of a list of samples that does not depend on their order."""
+    """Returns a digest of a list of samples, independent of their order."""
     clips = survey.clips
     digest = hashlib.sha256()
     for column in (clips.frames, clips.height, clips.width, clips.count):

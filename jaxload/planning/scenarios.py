@@ -1,4 +1,4 @@
-"""Simulates policies on a workload file: from its rows to the steps of each."""
+"""Simulation of policies on a workload file, from its rows to the steps of each."""
 
 import dataclasses
 import json
@@ -72,7 +72,7 @@ class SimulationOptions:
 def simulate(
     options: SimulationOptions, schedule_out: Path | None, console: Console
 ) -> tuple[Scenario, list[Played]]:
-    """Chooses shapes, plays every policy and writes the schedule if asked to."""
+    """Chooses shapes, simulates every policy and writes the schedule if asked to."""
     writer = _scheduled_policy(options, schedule_out)
     scenario = read_scenario(options, console)
     policies = options.policies
@@ -102,7 +102,7 @@ def simulate(
 
 
 def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
-    """Reads the workload and chooses its shapes."""
+    """Reads the workload and chooses shapes for its clips."""
     if is_prepared(options.workload):
         raise InputError(
             f"--workload {options.workload}: a prepared dataset, whose shapes are "
@@ -143,7 +143,7 @@ def _cost_model(options: SimulationOptions) -> CostModel:
 def _scheduled_policy(
     options: SimulationOptions, schedule_out: Path | None
 ) -> str | None:
-    """Returns the policy whose schedule is written, before anything is computed."""
+    """Returns the policy whose schedule is written; checks that it can be written."""
     if schedule_out is None:
         return None
     for policy in _WITH_SCHEDULE:

@@ -1,4 +1,4 @@
-"""What a manifest holds: clips counted by kind, and the rows that make no sense."""
+"""Survey of a manifest: counts its clips by shape and collects its invalid rows."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -35,18 +35,18 @@ _NUM_EXAMPLES = 3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Survey:
-    """A manifest, counted."""
+    """Clip counts and invalid rows of a manifest."""
 
     clips: Clips
     num_rows: int
     bad: tuple[LeftOut, ...]
-    """Rows that make no sense, if there are any."""
+    """Invalid rows, as one entry; empty if there are none."""
 
 
 def survey_manifest(
     path: Path, rules: ShapeRules, *, max_bad_share: float, console: Console
 ) -> Survey:
-    """Counts the clips of a manifest; refuses one with too many bad rows."""
+    """Counts the clips of a manifest; refuses one with too many invalid rows."""
     if not 0.0 <= max_bad_share <= 1.0:
         raise InputError(f"--max-bad-share {max_bad_share}: expected 0.0 to 1.0")
     _say_if_unchecked(check_ids(path), console)
@@ -92,10 +92,10 @@ def _say_if_unchecked(check: IdCheck, console: Console) -> None:
 def sample_ids(
     path: Path, rules: ShapeRules, shapes: tuple[Shape, ...]
 ) -> list[list[str]]:
-    """Ids of the samples of each shape, in the order of the rows.
+    """Returns the ids of the samples of each shape, in the order of the rows.
 
-    A video that is cut into several clips gives `id@0`, `id@81` and so on: the clip's
-    first frame, at the model's rate.
+    A video that is cut into several clips gives `id@0`, `id@81` and so on. The number
+    is the clip's first frame, at the model's frame rate.
     """
     ids: list[list[str]] = [[] for _ in shapes]
     for rows in read_rows(path, with_ids=True):
@@ -112,7 +112,10 @@ def sample_ids(
 def _placed_clips(
     rows: Rows, rules: ShapeRules, shapes: tuple[Shape, ...]
 ) -> Iterator[tuple[str, int | None, int]]:
-    """Each clip's id, its first frame if there are several, and its shape."""
+    """Yields each clip's id, first frame and index into `shapes`.
+
+    The first frame is None if the video gives one clip only.
+    """
     columns = _columns(rows)
     frames = usable_frames(columns, rules)
     full, rest = cut(frames, rules)
@@ -142,7 +145,7 @@ def _placed_clips(
 
 
 def _columns(rows: Rows) -> Columns:
-    # NaN stands for the model's rate, and so not for a cell that could not be read.
+    # In Columns, NaN means the model's frame rate, so an unreadable cell becomes -1.
     fps = rows.fps if rows.at_model_rate else np.nan_to_num(rows.fps, nan=-1.0)
     return Columns(
         num_frames=rows.num_frames,

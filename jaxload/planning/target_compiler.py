@@ -1,8 +1,8 @@
-"""Bytes of a run's own programs on a GPU that need not be there.
+"""Bytes of a run's programs on a type of GPU that this machine need not have.
 
 The programs are compiled in a child process (`python -m
-jaxload.planning.target_compiler` with a request on its stdin). Results are kept on disk
-per program, so that a second plan compiles nothing.
+jaxload.planning.target_compiler` with a request on its stdin). Results are cached on
+disk per program, so that a second plan compiles nothing.
 """
 
 import dataclasses
@@ -32,18 +32,18 @@ _NO_TILES = "Couldn't find output tile sizes"
 
 
 class TargetCompiler:
-    """Compiles a run's programs for a number of GPUs of one type."""
+    """Compiler of a run's programs for a number of GPUs of one type."""
 
     def __init__(
         self, config: Config, mesh: MeshConfig, target: Gpu, cache: ResultCache
     ):
-        """Describes the run.
+        """Prepares to compile the programs of a run.
 
         Args:
-            config: Of the run.
+            config: Config of the run.
             mesh: Sizes of the mesh, with the number of groups.
-            target: The type of GPU.
-            cache: Keeps results.
+            target: Type of GPU.
+            cache: Cache of earlier results.
         """
         self._config = config
         self._mesh = mesh
@@ -138,9 +138,9 @@ def _compile(lowered: Lowered) -> Compiled:
     except jax.errors.JaxRuntimeError as error:
         if _NO_TILES not in str(error):
             raise
-        # Without a GPU nothing is autotuned, and XLA's default tiles suit no float32
-        # product of 36 x 32, which a tiny model has. cuBLAS takes any, with a workspace
-        # of 4 MB.
+        # XLA cannot autotune without a GPU, and its default tiles do not suit a 36 x 32
+        # matmul in float32, which a tiny model has. cuBLAS takes any size, at the cost
+        # of 4 MB of workspace.
         return lowered.compile(compiler_options={"xla_gpu_enable_triton_gemm": False})
 
 

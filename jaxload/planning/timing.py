@@ -1,4 +1,4 @@
-"""Measures what the micro-steps of a run take on the devices at hand."""
+"""Measures the time of a run's micro-steps on the devices of this machine."""
 
 import statistics
 import time
@@ -24,21 +24,21 @@ from jaxload.shapes.shape import Shape
 from jaxload.training.lowering import Lowering
 
 GridPoint = tuple[Shape, int]
-"""A shape, and samples of it on each device."""
+"""A shape, and the number of samples per device."""
 
 _NUM_LENGTHS = 6
 _DEFAULT_TOKENS = 32_760  # A clip of 81 frames at 480p.
-_FRAMES = 32  # About as many as the longest clip of a grid has.
-_MIN_TOKENS = 8  # Fewer leave too few lengths for a fit.
-_COMPILE_SHARE = 0.8  # Of the budget; the rest is for running.
+_FRAMES = 32  # Approximate latent frames of the longest clip of a grid.
+_MIN_TOKENS = 8  # Fewer leave too few lengths to regress costs from.
+_COMPILE_SHARE = 0.8  # Share of the time budget; the rest is for timing.
 _MIN_ROUNDS, _MAX_ROUNDS = 5, 40
 
 
 def default_grid(max_tokens: int) -> list[GridPoint]:
-    """Lengths and batch sizes up to so many tokens in a micro-batch.
+    """Returns lengths and batch sizes of at most `max_tokens` tokens per micro-batch.
 
-    Each length has one sample, as many as fit, and a number between. The order is such
-    that any beginning of the grid is spread over the whole of it.
+    Each length comes with a batch of one sample, the largest batch, and one in between.
+    Any prefix of the list is spread over the whole grid.
     """
     if max_tokens < _MIN_TOKENS:
         raise InputError(
@@ -64,13 +64,13 @@ def measure_costs(
     seconds: float,
     console: Console,
 ) -> CostFit:
-    """Times micro-steps here and regresses costs from them.
+    """Times micro-steps on this machine and regresses costs from the times.
 
     Args:
-        config: Of the run.
+        config: Config of the run.
         lowering: Programs for the devices of this machine.
         budget: Bytes of each device that may be used; 0: not known.
-        seconds: About how long to measure.
+        seconds: Approximate duration of the measurement.
         console: Shows progress.
     """
     grid = default_grid(config.balance.max_tokens or _DEFAULT_TOKENS)
@@ -104,7 +104,7 @@ def measure_costs(
 def _fastest_remat(
     config: Config, lowering: Lowering, longest: Shape, budget: int
 ) -> Remat:
-    """Returns the fastest policy whose longest micro-step is within the budget."""
+    """Returns the fastest remat policy whose longest sample is within the budget."""
     remats = remats_to_try(config.model.remat)
     if not budget:
         return remats[0]
@@ -122,7 +122,7 @@ def _fastest_remat(
 
 
 def _program(lowering: Lowering, shape: Shape, samples: int, remat: Remat) -> Program:
-    """Returns the program of so many samples on each device."""
+    """Returns the program with `samples` samples per device."""
     layout = lowering.placement.layout
     return Program(
         form=Grid.of(shape), batch=samples * layout.batch, layout=layout, remat=remat
@@ -140,9 +140,9 @@ def measure_steps(
 ) -> list[Timing]:
     """Times the training micro-step of each point: forward, backward and sums.
 
-    Each point is compiled and run once to warm up; none is begun once most of the
-    budget is spent. Then all run in turn, round after round, and a point's time is its
-    median: a minute in which the machine is slow falls on all of them.
+    Each point is compiled and run once to warm up; points that are left when most of
+    the time budget is spent are skipped. Then all points run in turn, in rounds, so
+    that a slow minute of the machine affects all alike. A point's time is its median.
     """
     start = time.perf_counter()
     group = lowering.placement.local_groups[0]
@@ -179,7 +179,7 @@ def measure_steps(
 
 
 class _Step(NamedTuple):
-    """A point of the grid, ready to run, and the seconds of each run."""
+    """A compiled point of the grid with its batch, and the seconds of each run."""
 
     program: Program
     compiled: Compiled
@@ -195,7 +195,7 @@ class _Step(NamedTuple):
 
 
 class _Runner:
-    """Holds the state of one group; sums are donated from one step to the next."""
+    """Runs steps on one group, whose sums are donated from one step to the next."""
 
     def __init__(self, lowering: Lowering, group: Group):
         placement = lowering.placement
@@ -205,7 +205,7 @@ class _Runner:
         self._sums = placement.sums_view(sums, group)
 
     def run(self, step: _Step) -> float:
-        """Runs a step to its end; returns its seconds."""
+        """Runs a step to completion and returns its seconds."""
         begin = time.perf_counter()
         sums, _ = step.compiled(self._step, self._model, self._sums, step.arrays)
         self._sums = jax.block_until_ready(sums)
@@ -213,10 +213,10 @@ class _Runner:
 
 
 def _spread(points: Sequence[GridPoint]) -> list[GridPoint]:
-    """Orders points so that each is as far as can be from all before it.
+    """Orders points so that each is as far as possible from all earlier ones.
 
-    Distances are those of the logarithms of length and batch size. The first is the
-    shortest alone, so the longest and the largest batch follow.
+    Distances are between logarithms of length and batch size. The first point is the
+    shortest length with one sample, so the extremes of both come next.
     """
     places = np.log([(shape.tokens, batch) for shape, batch in points])
     order = [0]

@@ -1,1 +1,1 @@
-"""Tables, figures and pages."""
+"""Reports: tables, figures and pages."""

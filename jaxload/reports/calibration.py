@@ -1,4 +1,4 @@
-"""What people look at of a cost fit: its points as a table, its errors as a picture."""
+"""Report of measured costs: points and laws as a table, errors as a figure."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from rich.table import Table
 from jaxload.balance.cost import CostLaw
 from jaxload.balance.regression import CostFit, FittedPoint
 
-# Attributes of a point, what the law is called and its colour.
+# Attribute of a point, name of the law, and its colour.
 _LAWS = (
     ("two_term", "two terms", "#1f5f99"),
     ("power_law", "power law", "#c4571b"),
@@ -21,7 +21,7 @@ _LAWS = (
 
 
 def print_fit(fit: CostFit, console: Console) -> None:
-    """Prints every point beside what both laws say, then the laws themselves."""
+    """Prints every point with the prediction of both laws, then the laws themselves."""
     table = Table(title=f"Micro-step times, {fit.source}", box=None)
     names = ("batch", "tokens", "measured ms", "two terms ms", "error")
     for name in (*names, "power law ms", "error"):
@@ -44,7 +44,7 @@ def print_fit(fit: CostFit, console: Console) -> None:
 
 
 def _local_exponent(cost: CostLaw, tokens: int) -> float:
-    """Returns the power with which the cost of a sample grows at a length."""
+    """Returns the exponent with which a sample's cost grows at a number of tokens."""
     longer = float(cost.sample(1.01 * tokens)) / float(cost.sample(tokens))
     return float(np.log(longer) / np.log(1.01))
 
@@ -76,7 +76,7 @@ def _describe_laws(fit: CostFit) -> list[str]:
 
 
 def draw_fit(fit: CostFit, path: Path) -> None:
-    """Draws predicted against measured times, and the errors by length."""
+    """Draws predicted over measured times, and the errors by tokens of a sample."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_predictions(left, fit.points)
@@ -108,7 +108,7 @@ def _draw_residuals(axes: Axes, points: Sequence[FittedPoint]) -> None:
     axes.axhline(0, color="#999999", linewidth=1)
     for side, (name, label, color) in zip((0.97, 1.03), _LAWS, strict=True):
         errors = [1e2 * getattr(point, f"{name}_residual") for point in points]
-        # Moved a little apart, so that neither law hides the other.
+        # Shifts the laws apart a little, so that neither hides the other.
         _scatter(
             axes, tokens * side, np.array(errors), points, label=label, color=color
         )

@@ -1,4 +1,4 @@
-"""The plan as people look at it: a table, what is left out, and a figure."""
+"""Report of a plan: a table, the samples left out, and a figure."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Prints the catalogue, then what it leaves out and why."""
+    """Prints the catalogue, then the samples that it leaves out, by reason."""
     with_remat = any(bucket.program.remat != "none" for bucket in plan.buckets)
     with_bytes = any(bucket.num_bytes for bucket in plan.buckets)
     title = f"Catalogue for {plan.num_replicas} replica(s), {plan.config.policy}"
-    # With one more column, the usual padding would be more than 80 characters.
+    # With the column remat, the usual padding would exceed 80 characters.
     table = Table(title=title, box=None, collapse_padding=with_remat)
     columns = ["shape", "pixels", "tokens", "batch"]
     columns += ["remat"] if with_remat else []
@@ -53,7 +53,7 @@ def print_plan(plan: Plan, console: Console) -> None:
 
 
 def format_cost(cost: float, unit: str) -> str:
-    """A cost with three digits, in the unit of its model."""
+    """Formats a cost with three digits, in the unit of its cost model."""
     if unit == "s":
         return f"{cost:.3g}"
     for size, letter in _UNITS:
@@ -63,7 +63,7 @@ def format_cost(cost: float, unit: str) -> str:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """Returns bytes with three digits, in the decimal units that GPUs are sold by."""
+    """Formats bytes with three digits, in decimal units (GB, MB, kB)."""
     for size, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
         if num_bytes >= size:
             return f"{num_bytes / size:.3g} {unit}"
@@ -71,7 +71,7 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def draw_plan(plan: Plan, path: Path) -> None:
-    """Draws what each bucket costs, and its share of samples and work."""
+    """Draws the cost of each bucket, and its share of samples and work."""
     figure = Figure(figsize=(11, 1.5 + 0.28 * len(plan.buckets)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     _draw_costs(left, plan)
@@ -118,7 +118,7 @@ def _label(bucket: Bucket) -> str:
 
 
 def _over_budget(plan: Plan) -> list[str]:
-    """What would help the buckets of which one sample is already too much."""
+    """Returns remedies for the buckets that exceed a budget at their smallest batch."""
     over = [str(bucket.shape) for bucket in plan.buckets if bucket.over_budget]
     if not over:
         return []
@@ -129,11 +129,11 @@ def _over_budget(plan: Plan) -> list[str]:
 
 
 def _sources(plan: Plan) -> list[str]:
-    """Each budget and model with where it comes from."""
+    """Returns a line for each budget and cost model, with its origin."""
     lines = [f"memory: {plan.sources['memory']}"]
     if plan.budget:
         unit = plan.cost_model.unit
-        gap = " " if unit == "s" else ""  # FLOP has its prefix before it.
+        gap = " " if unit == "s" else ""  # FLOP follows its prefix directly.
         budget = format_cost(plan.budget, unit) + gap + unit
         if plan.config.rule == "dual" and plan.config.policy == "lockstep":
             budget = f"{plan.budget:.4g} tokens^p"

@@ -1,4 +1,4 @@
-"""What a preparation came to: a table, a list of all that was not kept, a picture."""
+"""Report of a preparation: a table, a CSV of media not kept, and a preview."""
 
 import csv
 import io
@@ -22,11 +22,11 @@ from jaxload.shapes.shape import Shape
 
 _NUM_EXAMPLES = 3
 _MAX_ROWS = 12  # Shapes that the preview shows.
-_COLUMNS = 3  # Frames of each: the first, the middle and the last.
+_COLUMNS = 3  # Frames of each clip: the first, the middle and the last.
 
 
 def print_prepared(prepared: Prepared, console: Console) -> None:
-    """Prints what was kept by shape, and what was not by reason."""
+    """Prints the clips kept, by shape, and the media not kept, by reason."""
     table = Table(title="Prepared clips", box=None, padding=(0, 1))
     for name in ("shape", "pixels", "tokens", "clips", "frames"):
         table.add_column(name, justify="right")
@@ -42,7 +42,7 @@ def print_prepared(prepared: Prepared, console: Console) -> None:
         )
     console.print(table)
     for line in _lines(prepared):
-        # File names may have brackets, which are no markup.
+        # File names may have brackets, which Rich would take for markup.
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -65,7 +65,7 @@ def _lines(prepared: Prepared) -> Iterator[str]:
 
 
 def _groups(prepared: Prepared) -> Iterator[tuple[str, str, list[str]]]:
-    """Names by what happened to them and why, the most frequent first."""
+    """Yields the names of each outcome and reason, the most frequent reason first."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for outcome, name, reason, _ in _rows(prepared):
         groups[outcome, reason].append(name)
@@ -85,7 +85,7 @@ def _rows(prepared: Prepared) -> Iterator[tuple[str, str, str, str]]:
 
 
 def write_report(prepared: Prepared, out: Path) -> Path:
-    """Writes every file and clip that was not simply kept, as CSV."""
+    """Writes every file and clip with a problem, or left out, to a CSV file."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["outcome", "name", "reason", "detail"])
@@ -96,7 +96,7 @@ def write_report(prepared: Prepared, out: Path) -> Path:
 
 
 def draw_preview(out: Path) -> Path:
-    """Draws a clip of each shape as the model will see it: decoded from its record."""
+    """Draws a clip of each shape as the model will see it, decoded from its record."""
     manifest = read_manifest(out)
     codec = load_codec(manifest.fingerprint["codec"])
     shapes = _most_frequent(manifest)
@@ -132,7 +132,7 @@ def _pictures(
         latent = decode_record(records[row]).latent
         video = codec.decode(latent.astype(np.float32))
         chosen = sorted({0, len(video) // 2, len(video) - 1})
-        # The figure's font has not every letter that a file's name may have.
+        # The figure's font lacks some characters that a file name may have.
         name = ids[row].as_py().encode("ascii", "backslashreplace").decode()
         title = f"{'x'.join(map(str, shape.pixels))}  {name}"
         yield title, [video[i] for i in chosen]

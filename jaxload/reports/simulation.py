@@ -1,4 +1,4 @@
-"""A simulation as people look at it: a table, JSON and a figure."""
+"""Report of a simulation: a table, JSON and a figure."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ _COLOURS = {
 def to_dict(
     scenario: Scenario, played: Sequence[Played], *, flops_per_second: float
 ) -> dict:
-    """All figures of a simulation, as JSON can hold them."""
+    """Returns all numbers of a simulation, in types that JSON can hold."""
     chosen = scenario.cover
     return {
         "replicas": scenario.num_replicas,
@@ -67,7 +67,7 @@ def _figures(played: Played, scenario: Scenario, flops_per_second: float) -> dic
 
 
 def print_simulation(content: dict, title: str, console: Console) -> None:
-    """Prints what `to_dict` gives."""
+    """Prints the numbers that `to_dict` returns."""
     catalogue = content["catalogue"]
     _say(
         console,

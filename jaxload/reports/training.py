@@ -1,4 +1,4 @@
-"""A run as a picture."""
+"""Figure of a training run."""
 
 import collections
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ _MAX_LABELS = 16
 def draw_figure(events: Sequence[Event], path: Path) -> None:
     """Draws loss by step and step time by bucket.
 
-    Only step events are drawn; each plot leaves out those without the values it needs.
+    Only step events are drawn; each plot skips events without the values that it needs.
     """
     steps = [event for event in events if event.name == STEP]
     figure = Figure(figsize=(11, 4), layout="constrained")
@@ -77,7 +77,7 @@ def _draw_step_time(axes: Axes, events: Sequence[Event]) -> None:
 
 
 def _sample_tokens(values: Mapping[str, Any]) -> float:
-    """Returns the tokens of a sample of a step, or 0 if they are not known."""
+    """Returns the mean tokens per sample of a step, or 0 if they are not known."""
     return (values.get("tokens") or 0) / (values.get("batch") or 1)
 
 

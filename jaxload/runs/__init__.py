@@ -1,1 +1,1 @@
-"""A training run, from its config to its files."""
+"""Runs: everything from a config to the files of a work directory."""

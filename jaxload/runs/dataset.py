@@ -1,4 +1,4 @@
-"""Opens the data set of a config, drawing and preparing it first where it says so."""
+"""Opens the dataset of a config; draws and prepares synthetic media if configured."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxload.media.walking import list_media
 
 
 def open_dataset(config: Config, console: Console) -> Manifest:
-    """Returns the manifest of a data set whose shards are all there."""
+    """Returns the manifest of the config's dataset, all of whose shards exist."""
     directory, synthetic = config.data.directory, config.synthetic
     if synthetic is not None and not (directory / FILE_NAME).exists():
         _draw_and_prepare(config, synthetic, console)
@@ -33,9 +33,9 @@ def open_dataset(config: Config, console: Console) -> Manifest:
 
 
 def open_if_there(config: Config, console: Console, *, draw: bool) -> Manifest | None:
-    """Opens the config's dataset; None if random shapes stand in for it.
+    """Opens the config's dataset; None if it is missing and random shapes replace it.
 
-    With `draw`, synthetic media are drawn and prepared if they are not there yet.
+    With `draw`, missing synthetic media are drawn and prepared.
     """
     there = (config.data.directory / FILE_NAME).exists()
     shapes = config.random_shapes
@@ -50,7 +50,7 @@ def open_if_there(config: Config, console: Console, *, draw: bool) -> Manifest |
 
 
 def check_dataset_matches(config: Config, manifest: Manifest, console: Console) -> None:
-    """Refuses a dataset that was made for another model; tells of cut captions."""
+    """Refuses a dataset made for another model; reports captions that are cut."""
     for section, field in (
         ("data", "codec"),
         ("data", "text_encoder"),
@@ -76,7 +76,7 @@ def check_dataset_matches(config: Config, manifest: Manifest, console: Console) 
 
 
 def make_preparation(config: Config, **others: Any) -> Preparation:
-    """How a config's model takes media; `others` are fields of a preparation."""
+    """Builds the preparation of a config; `others` are further fields of it."""
     fields = {
         "codec": config.data.codec,
         "text_encoder": config.data.text_encoder,

@@ -1,4 +1,4 @@
-"""A run up to its first step, without its state: plan, programs and their bytes."""
+"""Dry run: plans and compiles a run and prints its bytes, without its state."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -49,7 +49,7 @@ def dry_run(
 
 
 def _check_weights(config: Config, console: Console) -> None:
-    """Checks the start of the run; weights that are not here are not needed yet."""
+    """Checks the model and its initial weights; skips weights that are missing."""
     path = config.train.weights
     if not path:
         check_start(config, "noise")
@@ -69,7 +69,7 @@ def _print_bytes(
     compiler: Compiler,
     console: Console,
 ) -> None:
-    """Compiles what planning has not, and prints the bytes of every program."""
+    """Compiles the remaining programs and prints the bytes of every program."""
     requests = [*(bucket.program for bucket in plan.buckets), *OTHERS]
     with phase(console, "compiling", len(requests)) as advance:
         found = add_queue(compiler, compiler.footprints(requests, on_done=advance))

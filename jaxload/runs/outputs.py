@@ -1,4 +1,4 @@
-"""What is made of a trained run: clips, and weights for others."""
+"""Outputs of a trained run: sampled clips and exported weights."""
 
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,10 @@ def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> No
 def export(
     config: Config, workdir: WorkDir, path: Path, names: Naming, console: Console
 ) -> int:
-    """Writes the weights of the newest checkpoint of a run, with adapters merged in.
+    """Writes the weights of a run's newest checkpoint, with adapters merged in.
 
-    Returns its step.
+    Returns:
+        Step of the checkpoint.
     """
     lowering = Lowering(trainer_of(config), this_placement(config))
     model, step = _newest_model(config, lowering, workdir)
@@ -61,7 +62,7 @@ def export(
 def _newest_model(
     config: Config, lowering: Lowering, workdir: WorkDir
 ) -> tuple[tuple[Any, Any], int]:
-    """Returns `TrainState.model` of the newest checkpoint, and its step."""
+    """Returns `TrainState.model` and the step of the newest checkpoint."""
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
@@ -77,7 +78,7 @@ def _newest_model(
 def draw_sample(
     config: Config, sampler: Compiled, model: tuple[Any, Any], group: Group, path: Path
 ) -> None:
-    """Draws the config's sample on one group and writes it as an animation."""
+    """Draws the config's sample on one group and writes it as a GIF."""
     encoder = load_text_encoder(config.data.text_encoder, config.model.text_dim)
     text = pad_text(encoder.encode(config.sample.caption), config.model.num_text_tokens)
     seed = np.int32(config.sample.seed)

@@ -1,4 +1,4 @@
-"""The plan that a run follows: its own, one from a file, or a new one."""
+"""Plan that a run follows: the one it began with, one from a file, or a new one."""
 
 import dataclasses
 import sys
@@ -38,10 +38,10 @@ def settle_plan(
     *,
     plan_file: Path | None,
 ) -> Plan:
-    """Returns the plan of a run.
+    """Returns the plan of a new or resumed run.
 
-    A resumed run keeps its plan, on whatever devices. A new one takes programs, costs
-    and budgets from a file, if there is one, and deals its own samples.
+    A resumed run keeps its plan, on whatever devices. A new run takes programs, costs
+    and budgets from `plan_file`, if given, and deals its own samples.
     """
     num_groups = hardware.mesh.replica
     if workdir.plan.exists():
@@ -71,14 +71,14 @@ def make_plan(
     *,
     plan_file: Path | None,
 ) -> Plan:
-    """Returns the plan of a run that begins.
+    """Returns the plan of a new run.
 
     Args:
-        config: Of the run.
-        manifest: The dataset; None: random samples stand in for it.
+        config: Config of the run.
+        manifest: Manifest of the dataset; None: random samples replace the dataset.
         hardware: Devices of the run.
         console: Shows progress.
-        plan_file: Has programs, costs and budgets; None: they are planned.
+        plan_file: File with programs, costs and budgets; None: plans them.
     """
     num_groups = hardware.mesh.replica
     if plan_file is None:
@@ -96,8 +96,8 @@ def make_plan(
     plan = read_plan(plan_file)
     check_plan_file(plan, config.model, hardware.mesh, name=f"plan {plan_file}")
     check_num_groups(plan, num_groups)
-    # The plan has chosen shapes: all others are counted, and take no planned one's
-    # place.
+    # The plan has already chosen its shapes. Without a limit on shapes, no other shape
+    # can displace a planned one; apply_plan counts the others as left out.
     every_shape = dataclasses.replace(plan.config, max_buckets=sys.maxsize)
     samples = _samples(
         config, manifest, every_shape, plan.mesh.layout, plan.num_replicas
@@ -108,16 +108,16 @@ def make_plan(
 def follow_plan(
     config: Config, plan_file: Path, assignments: Sequence[str], console: Console
 ) -> Config:
-    """Returns a config with the fields that a plan was made with, and names them.
+    """Returns a config with the fields that a plan was made with; prints the changes.
 
     Args:
-        config: Of the run.
-        plan_file: The plan.
+        config: Config of the run.
+        plan_file: File of the plan.
         assignments: Values of `--set`, with which the plan has to agree.
         console: Shows the fields that the plan changes.
 
     Raises:
-        InputError: The plan was made with another value than one of the assignments.
+        InputError: The plan was made with a value other than an assignment's.
     """
     plan = read_plan(plan_file)
     train = dataclasses.replace(config.train, accumulate=plan.accumulate)
@@ -151,6 +151,6 @@ def _samples(
 
 
 def read_plan(path: Path) -> Plan:
-    """Reads a plan that jaxload.plan wrote."""
+    """Reads a plan file that jaxload.plan wrote."""
     content = read_json(path, remedy="make one with python -m jaxload.plan --out")
     return plan_lib.from_dict(content, name=f"plan {path}")

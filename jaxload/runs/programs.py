@@ -25,7 +25,7 @@ class RunPrograms:
     update: Compiled
     sample: Compiled
     micro_steps: Mapping[tuple[int, Program], Compiled]
-    """By group and program, for the groups of this process."""
+    """Micro-steps by group index and program, for the groups of this process."""
 
 
 def compile_run(
@@ -36,11 +36,11 @@ def compile_run(
     origin: Origin,
     console: Console,
 ) -> RunPrograms:
-    """Compiles what planning has not compiled already.
+    """Compiles the programs of a run that planning has not compiled.
 
-    Each micro-step is compiled for the first group of this process. The other groups
-    come after it, and load it from the cache, where its key does not name the devices
-    (on GPUs); at once with the first, they would all miss.
+    Each micro-step is compiled first for the first group of this process. On GPUs, the
+    cache key does not name the devices, so the other groups then hit the cache. If all
+    groups were compiled at the same time, all of them would miss.
     """
     programs = [bucket.program for bucket in plan.buckets]
     first, *others = lowering.placement.local_groups
@@ -83,14 +83,14 @@ def compile_run(
 
 
 def check_bytes(plan: Plan, compiler: LocalCompiler, memory_bytes: int) -> None:
-    """Refuses programs that need more than a device has.
+    """Refuses programs that need more memory than the run may use.
 
-    A plan of other devices, or one that was made by tokens alone, may have such.
+    A plan for other devices, or one made by tokens alone, may have such programs.
 
     Args:
-        plan: Names the programs.
-        compiler: Has compiled them.
-        memory_bytes: Bytes of each device that the run may take; 0: not known.
+        plan: Plan with the programs.
+        compiler: Compiler that has compiled the programs.
+        memory_bytes: Bytes of each device that the run may use; 0: not known.
     """
     requests = [UPDATE, SAMPLE, *(bucket.program for bucket in plan.buckets)]
     found = add_queue(compiler, compiler.footprints(requests, on_done=lambda: None))

@@ -1,4 +1,4 @@
-"""A training run from config to picture, phase by phase."""
+"""A training run, phase by phase: plan, programs, steps and result files."""
 
 import contextlib
 from collections.abc import Sequence
@@ -42,8 +42,8 @@ from jaxload.training.optimizer import check_param_groups
 def train(
     config: Config, workdir: WorkDir, console: Console, *, plan_file: Path | None = None
 ) -> None:
-    """Trains from the newest checkpoint, or from the start, to the last step."""
-    # --- Data and plan: every mistake in the input is found here ---
+    """Trains to the last step, from the newest checkpoint or from the start."""
+    # --- Data and plan: every error in the input is found here ---
     enable_compile_cache(workdir.compile_cache)
     placement = this_placement(config)
     check_capacity(config.balance.max_bytes, placement.mesh.local_devices)
@@ -64,11 +64,11 @@ def train(
     events = read_events(workdir.metrics)
     print_plan(plan, console)
 
-    # --- Programs: after this, nothing is compiled any more ---
+    # --- Programs: nothing is compiled after this phase ---
     programs = compile_run(compiler, lowering, plan, origin=origin, console=console)
     check_bytes(plan, compiler, config.balance.max_bytes or hardware.memory_bytes)
 
-    # --- State and loop: from here on the directory holds a run ---
+    # --- State and loop: from here on, the work directory holds a run ---
     workdir.begin(config)
     write_atomically(workdir.plan, to_json(plan))
     schedule = plan.schedule(config.train.seed)
@@ -80,7 +80,7 @@ def train(
             origin, programs.init, config, lowering, checkpoints, console
         )
         engine = Engine(placement, programs.micro_steps, programs.update, state, sums)
-        del state, sums  # The engine donates them.
+        del state, sums  # The engine donates their arrays.
         with (
             contextlib.closing(_read(config, manifest, schedule, placement)) as batches,
             _open_sinks(config, workdir, events, start, console) as sink,
@@ -100,7 +100,7 @@ def train(
                 sink=sink,
             )
 
-    # --- Files that people look at ---
+    # --- Result files ---
     group = placement.local_groups[0]
     model = placement.state_view(engine.state.model, group)
     draw_sample(config, programs.sample, model, group, workdir.sample)
@@ -115,7 +115,7 @@ def _open_sinks(
     start: int,
     console: Console,
 ) -> Sinks:
-    """Opens the sinks of a run, which keeps its events from before step `start`."""
+    """Opens the sinks of a run; the metrics file keeps the events before `start`."""
     kept = [event for event in events if event.step < start]
     screen = ScreenSink(
         console,
@@ -129,7 +129,7 @@ def _open_sinks(
 def _read(
     config: Config, manifest: Manifest, schedule: Schedule, placement: Placement
 ) -> LoaderIterator:
-    """Starts to read the run's micro-batches."""
+    """Starts reading the micro-batches of this process."""
     loader = Loader(
         manifest,
         schedule,

@@ -1,4 +1,4 @@
-"""The parts of a run that planning and training share: made once, from its config."""
+"""Parts of a run that planning and training share, built from its config."""
 
 import dataclasses
 
@@ -31,24 +31,24 @@ from jaxload.training.step import Trainer, make_trainer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Devices that a plan is for: those of this machine, or a target's."""
+    """Devices that a plan is made for: those of this machine or of a target."""
 
     mesh: MeshConfig
     """Sizes of the mesh, with the number of groups."""
 
     memory_bytes: int
-    """Bytes that JAX may take of each device; 0 if it does not tell."""
+    """Bytes of each device that JAX may use; 0 if they are not reported."""
 
     target: str
     compiler: Compiler | None
-    """None where nothing can be compiled: for other devices than those here."""
+    """Compiler for the devices; None if they are not here and no target is named."""
 
     lowering: Lowering | None
     """Programs for the devices of this machine; None for a target."""
 
 
 def trainer_of(config: Config) -> Trainer:
-    """Returns the trainer that a config describes."""
+    """Builds the trainer that a config describes."""
     _check_tensor(config)
     return make_trainer(
         config.model, config.flow, config.optimizer, seed=config.train.seed
@@ -67,7 +67,7 @@ def _check_tensor(config: Config) -> None:
 
 
 def local_hardware(config: Config, placement: Placement) -> Hardware:
-    """Returns the devices of this machine."""
+    """Describes the devices of this machine."""
     lowering = Lowering(trainer_of(config), placement)
     devices = placement.mesh.local_devices
     return Hardware(
@@ -80,18 +80,18 @@ def local_hardware(config: Config, placement: Placement) -> Hardware:
 
 
 def local_compiler(config: Config, lowering: Lowering) -> LocalCompiler:
-    """Returns a compiler for the first group of this process."""
+    """Builds a compiler for the first group of this process."""
     group = lowering.placement.local_groups[0]
     return LocalCompiler(lowering, group, config.sample, shift=config.flow.shift)
 
 
 def target_hardware(config: Config, target: Gpu, num_devices: int | None) -> Hardware:
-    """Returns devices of a type that need not be there.
+    """Describes GPUs of a type that this machine need not have.
 
     Args:
-        config: Of the run.
-        target: The type of GPU.
-        num_devices: How many; None: one group, or as many as `mesh.replica` names.
+        config: Config of the run.
+        target: Type of GPU.
+        num_devices: Number of GPUs; None: `mesh.replica` groups, or one if it is -1.
     """
     if num_devices is None:
         num_devices = max(1, config.mesh.replica) * config.mesh.devices_per_group
@@ -110,12 +110,13 @@ def target_hardware(config: Config, target: Gpu, num_devices: int | None) -> Har
 def find_hardware(
     config: Config, *, target: str | None, num_devices: int | None
 ) -> Hardware:
-    """Returns the devices that a command line names; those of this machine by default.
+    """Describes the devices that a command line names.
 
     Args:
-        config: Of the run.
+        config: Config of the run.
         target: Name of a type of GPU; None: the type of this machine's devices.
-        num_devices: How many; None: all of this machine, or one group of a target.
+        num_devices: Number of devices; None: all of this machine, or for a target those
+            of `mesh.replica` groups (one group if it is -1).
     """
     if num_devices is not None and num_devices < 1:
         raise InputError(f"--devices {num_devices}: expected 1 or more")
@@ -134,7 +135,7 @@ def find_hardware(
 
 
 def this_placement(config: Config) -> Placement:
-    """Returns the placement of a config on all devices of the job."""
+    """Returns the placement of a config on all devices of all processes."""
     return place(config.mesh, jax.devices())
 
 
@@ -146,7 +147,7 @@ def make_planner(
     *,
     num_replicas: int,
 ) -> Planner:
-    """Returns the planner of a run."""
+    """Builds the planner of a run."""
     costs = make_cost_model(
         config,
         console,
@@ -167,7 +168,7 @@ def make_planner(
 def make_memory(
     config: Config, hardware: Hardware, costs: CostModel, console: Console
 ) -> Memory:
-    """Returns the memory budget of a config: bytes where they are known, or tokens."""
+    """Builds the memory budget of a config: in bytes if known, otherwise in tokens."""
     layout = hardware.mesh.layout
     remats = remats_to_try(config.model.remat)
     budget = memory_budget(config.balance, hardware.memory_bytes)
@@ -212,7 +213,7 @@ def _budget_origin(config: BalanceConfig, hardware: Hardware) -> str:
 
 
 def memory_budget(config: BalanceConfig, memory_bytes: int) -> int:
-    """Returns the bytes of each device that programs may take; 0 if not known."""
+    """Returns the bytes of each device that programs may use; 0 if not known."""
     if config.max_bytes:
         return config.max_bytes
     return int(memory_bytes * (1 - config.reserve))

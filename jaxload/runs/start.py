@@ -1,4 +1,4 @@
-"""What a run starts from: weights of others, noise, or its own checkpoint."""
+"""Initial state of a run: given weights, random parameters, or its own checkpoint."""
 
 import jax
 from flax import nnx
@@ -16,14 +16,14 @@ from jaxload.training.step import Sums, TrainState, split_trained
 
 
 def find_origin(config: Config, workdir: WorkDir) -> Origin:
-    """What the run's first state is to be made of."""
+    """Returns the source of the run's first state."""
     if workdir.has_checkpoint:
         return "checkpoint"
     return "weights" if config.train.weights else "noise"
 
 
 def check_start(config: Config, origin: Origin) -> None:
-    """Refuses a model that cannot be trained, or weights that are of another one."""
+    """Refuses a model that cannot be trained, or weights of another model."""
     check_trainable(config, origin)
     if origin == "weights":
         try:
@@ -33,7 +33,7 @@ def check_start(config: Config, origin: Origin) -> None:
 
 
 def check_trainable(config: Config, origin: Origin) -> None:
-    """Refuses a model that cannot be trained from such a start."""
+    """Refuses a model that cannot be trained from this origin."""
     _check_conditions(config.model)
     model = config.model
     if model.lora_rank and origin == "noise":
@@ -49,7 +49,7 @@ def check_trainable(config: Config, origin: Origin) -> None:
 
 
 def _check_conditions(model: ModelConfig) -> None:
-    """Refuses a model that asks for more than latents and text."""
+    """Refuses a model with inputs other than latents and text."""
     if isinstance(model, MMDiTConfig):
         asked = {
             "guidance": (model.guidance, False),
@@ -76,14 +76,14 @@ def begin(
     checkpoints: Checkpoints,
     console: Console,
 ) -> tuple[TrainState, Sums]:
-    """Returns the state and sums of zero before the first step, on the devices.
+    """Returns the initial state and zero sums, on the devices.
 
     Args:
         origin: Source of the state.
-        init: `Lowering.init` of the same origin, compiled.
-        config: Of the run.
+        init: Compiled `Lowering.init` of the same origin.
+        config: Config of the run.
         lowering: Programs of the run.
-        checkpoints: Of the run.
+        checkpoints: Checkpoints of the run.
         console: Shows progress.
     """
     if origin == "checkpoint":
@@ -91,7 +91,7 @@ def begin(
         assert step is not None
         return checkpoints.restore(step, lowering.state), sums
     given = load_start(config, lowering, console) if origin == "weights" else ()
-    state, sums = init(*given)  # From here on the arrays of `given` are no more.
+    state, sums = init(*given)  # Donates the arrays of `given`.
     if jax.tree.leaves(state.frozen):
         with phase(console, "saving frozen parameters", 1) as advance:
             checkpoints.save_frozen(state)
@@ -102,7 +102,7 @@ def begin(
 def load_start(
     config: Config, lowering: Lowering, console: Console
 ) -> tuple[nnx.State, nnx.State]:
-    """Loads the parameters that a run starts from: trained ones, and frozen ones."""
+    """Reads the initial weights of a run; returns trained and frozen parameters."""
     like = nnx.merge_state(*lowering.state.model)
     shardings = jax.tree.map(lambda leaf: leaf.sharding, like)
     with phase(console, "loading weights", 1) as advance:

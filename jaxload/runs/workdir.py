@@ -1,4 +1,4 @@
-"""The work directory of a run: what lies where, and which run may use it."""
+"""Work directory of a run: paths of its files, and which run may use it."""
 
 import contextlib
 import dataclasses
@@ -13,10 +13,10 @@ from jaxload.errors import InputError
 from jaxload.files import read_json, write_atomically
 
 RESTORE = "restore the file, or choose another --workdir"
-"""What to do about a file of a work directory that cannot be read."""
+"""Remedy for a file of a work directory that cannot be read."""
 
 _FORMAT = 2
-"""Of config.json, and with it of the directory; 0 is one without this number."""
+"""Format of config.json and so of the directory; 0: config.json names no format."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,64 +27,64 @@ class WorkDir:
 
     @property
     def config(self) -> Path:
-        """The resolved config; a directory that has one holds a run."""
+        """File of the resolved config; a directory with this file holds a run."""
         return self.path / "config.json"
 
     @property
     def plan(self) -> Path:
-        """The plan that the run executes."""
+        """File of the plan that the run follows."""
         return self.path / "plan.json"
 
     @property
     def metrics(self) -> Path:
-        """One object per step."""
+        """File of events, one JSON object per line."""
         return self.path / "metrics.jsonl"
 
     @property
     def checkpoints(self) -> Path:
-        """Training states by step, and what no step changes."""
+        """Directory of training states by step, and of frozen parameters."""
         return self.path / "checkpoints"
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether there is one to continue from."""
+        """True if there is a checkpoint to resume from."""
         return any(path.name.isdigit() for path in self.checkpoints.glob("*"))
 
     @property
     def compile_cache(self) -> Path:
-        """XLA's compiled programs, so that a resume need not compile them again."""
+        """Directory of XLA's compiled programs, which a resumed run reuses."""
         return self.path / "compile_cache"
 
     @property
     def sample(self) -> Path:
-        """A clip drawn from the model after its last step."""
+        """Clip drawn from the model after the last step."""
         return self.path / "sample.gif"
 
     @property
     def figure(self) -> Path:
-        """Loss, and step time by bucket."""
+        """Figure of the loss, and of the step time by bucket."""
         return self.path / "training.png"
 
     @property
     def finished(self) -> Path:
-        """Written last, with the number of steps; removed when a run is extended."""
+        """File written last, with the number of steps; removed if a run is extended."""
         return self.path / "finished.json"
 
     def is_finished(self, config: Config) -> bool:
-        """Whether a run of this many steps, or more, is here with all its files."""
+        """Returns whether the run here is finished, with at least these steps."""
         if not self.finished.exists():
             return False
         found = read_json(self.finished, remedy=RESTORE)
         return found["num_steps"] >= config.train.num_steps
 
     def mark_finished(self, config: Config) -> None:
-        """Says that every file of the run is written."""
+        """Records that every file of the run is written."""
         write_atomically(
             self.finished, json.dumps({"num_steps": config.train.num_steps}) + "\n"
         )
 
     def begin(self, config: Config) -> None:
-        """Makes the directory hold this run."""
+        """Writes the config, so that the directory holds this run."""
         self.finished.unlink(missing_ok=True)
         content = {"format": _FORMAT, **config_lib.to_dict(config)}
         text = json.dumps(content, indent=2) + "\n"
@@ -111,10 +111,10 @@ class WorkDir:
 
 @contextlib.contextmanager
 def claim_workdir(path: Path, config: Config, *, resume: bool) -> Iterator[WorkDir]:
-    """Holds a work directory for a run, or says why it cannot be had.
+    """Locks a work directory for a run, or refuses it with the reason.
 
-    Nothing that is there is touched. Another process is refused until this one ends,
-    however it ends.
+    Existing files stay as they are. Other processes are refused until the context is
+    closed or this process ends, even by a crash.
     """
     workdir = WorkDir(path)
     try:
@@ -144,7 +144,7 @@ def claim_workdir(path: Path, config: Config, *, resume: bool) -> Iterator[WorkD
 
 
 def _has_other_files(workdir: WorkDir) -> bool:
-    """Returns whether there is more than what a run leaves that was never begun."""
+    """Returns whether there are files that a run does not write before it begins."""
     leftovers = {workdir.compile_cache}
     return any(
         not entry.name.startswith(".") and entry not in leftovers

@@ -1,1 +1,1 @@
-"""Draws clips from a model."""
+"""Sampling of clips from a model."""

@@ -10,23 +10,25 @@ from jaxload.shapes.shape import Shape
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SampleConfig:
-    """The clip that is drawn at the end of a run, and by `jaxload.sample`."""
+    """Clip that is drawn at the end of a run, and by `jaxload.sample`."""
 
     caption: str = field(metadata=RESUMABLE)
-    """Text that the sample should show."""
+    """Text that the clip should show."""
 
     shape: str = field(metadata=RESUMABLE)
-    """Latent frames x height x width; a latent frame after the first covers four."""
+    """Latent frames x height x width; each latent frame after the first covers four
+    frames. Larger clips take more time and memory."""
 
     num_steps: int = field(default=20, metadata=RESUMABLE)
-    """Steps from noise to sample; more cost time and follow the flow more closely."""
+    """Sampling steps from noise to clip; more follow the flow more closely and take
+    proportionally longer."""
 
     guidance: float = field(default=2.0, metadata=RESUMABLE)
-    """Classifier-free guidance scale; 1 is none, more follows the caption more closely
-    and varies less."""
+    """Classifier-free guidance scale; 1 is none. Higher values follow the caption more
+    closely and vary less."""
 
     seed: int = field(default=0, metadata=RESUMABLE)
-    """Seed of the noise that the sample starts from."""
+    """Seed of the initial noise."""
 
     def __post_init__(self):
         try:

@@ -1,4 +1,4 @@
-"""Noise and its levels, as training and sampling share them."""
+"""Noise and noise levels, shared by training and sampling."""
 
 import math
 
@@ -7,17 +7,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Key
 
 NUM_TIMESTEPS = 1000.0
-"""Timestep that a model is given at a noise level of 1, by convention."""
+"""Timestep that a model gets at a noise level of 1, by convention."""
 
 
 def shift_sigma(sigma: Array, shift: float) -> Array:
-    """Moves noise levels towards 1 by `shift`, keeping both ends."""
+    """Moves noise levels towards 1 if `shift` is above 1; 0 and 1 stay."""
     return shift * sigma / (1.0 + (shift - 1.0) * sigma)
 
 
 def draw_noise(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     """Draws standard normal noise in float32.
 
-    Drawn flat: XLA takes ten times as long to compile the generator in several axes.
+    The noise is drawn as a flat array, because XLA takes ten times as long to compile
+    the generator for several axes.
     """
     return jax.random.normal(key, (math.prod(shape),), jnp.float32).reshape(shape)

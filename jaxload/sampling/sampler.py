@@ -1,4 +1,4 @@
-"""Draws latents from a model: follows its velocity from noise to a sample."""
+"""Draws latents from a model by following its velocity from noise to a sample."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,14 +18,14 @@ Sampler = Callable[[tuple[Any, ...], Array, Array], Array]
 def make_sampler(
     graphdef: nnx.GraphDef, config: SampleConfig, *, channels: int, shift: float
 ) -> Sampler:
-    """Returns `(params, text, seed) -> latent`, to be compiled by the caller."""
+    """Returns the function `(params, text, seed) -> latent`, not yet compiled."""
     shape = Shape.parse(config.shape)
     latent_shape = (1, shape.frames, shape.height, shape.width, channels)
 
     def sample(
         params: tuple[Any, ...], text_TE: Float[Array, "t e"], seed: Int[Array, ""]
     ) -> Float[Array, "f h w c"]:
-        # With and without the caption, as a batch of two.
+        # Guidance needs the velocity with and without the caption: a batch of two.
         text_2TE = jnp.stack([text_TE, jnp.zeros_like(text_TE)])
         sigmas = shift_sigma(
             jnp.linspace(1.0, 0.0, config.num_steps + 1, dtype=jnp.float32), shift
@@ -33,7 +33,7 @@ def make_sampler(
 
         def euler_step(latent_1FHWC, ends):
             sigma, next_sigma = ends
-            # A copy: the parameters belong to the trace outside of this scan.
+            # copy=True, because the parameters belong to the trace outside this scan.
             model = nnx.merge(graphdef, *params, copy=True)
             velocity = model(
                 jnp.repeat(latent_1FHWC, 2, axis=0),

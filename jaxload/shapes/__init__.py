@@ -1,1 +1,1 @@
-"""Latent shapes: their rules, the clips that fill them, and which to use."""
+"""Latent shapes: rules, clips, assignment of clips to shapes, choice of shapes."""

@@ -1,10 +1,10 @@
-"""Which clips fit which shapes, and how much of each survives there.
+"""Assigns clips to shapes, and measures the content that each clip keeps.
 
-Content is pixels times frames that survive resizing, cropping and cutting. A clip fits
-a shape that has no more frames than it has, to which its frames can be scaled without
-growing too much and cropped without losing too much (`ShapeRules`). Where it has a
-choice, pixels that would be made up by growing count against a shape: they cost as much
-to train on as others, and show nothing.
+Content is pixels times frames that survive resizing, cropping and cutting. A shape is
+allowed for a clip if the shape has no more frames than the clip, and if the upscaling
+and cropping of the clip's frames to the size of the shape stay within `ShapeRules`.
+Among the allowed shapes, pixels interpolated by upscaling count against a shape: such
+pixels cost as much to train on as others, and carry no information.
 """
 
 import numpy as np
@@ -12,20 +12,20 @@ import numpy as np
 from jaxload.shapes.clips import Clips, ShapeRules, rounded_down
 from jaxload.shapes.shape import TOKEN_PIXELS, Shape
 
-_MAX_ASPECT = 4.0  # Of candidate shapes.
-_MAX_KINDS = 6_000  # Kinds of clips that are told apart while shapes are chosen.
-_CHUNK = 1 << 16  # Kinds that are looked at together: they stay in the cache.
-_MADE_UP = 0.1  # Of a pixel's worth, for each that is made up.
-SLACK = 1e-9  # Of comparisons between ratios of whole numbers.
+_MAX_ASPECT = 4.0  # Largest aspect ratio of candidate shapes.
+_MAX_KINDS = 6_000  # Most distinct clips to consider in the choice of shapes.
+_CHUNK = 1 << 16  # Distinct clips per pass, few enough for the CPU cache.
+_MADE_UP = 0.1  # Penalty of an interpolated pixel, over the worth of a kept pixel.
+SLACK = 1e-9  # Tolerance for comparing ratios of integers.
 
 
 def assign(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The shape that each kind of clip goes to, -1 for none, and what it keeps."""
+    """Returns the index of each distinct clip's shape, or -1, and the content kept."""
     place = np.full(len(clips), -1, np.int32)
     best, content = np.zeros(len(clips)), np.zeros(len(clips))
-    # Shapes come by ascending tokens: of equals the first, with the fewest, stays.
+    # Shapes are sorted by tokens, so ties go to the shape with the fewest tokens.
     for start in range(0, len(clips), _CHUNK):
         those = slice(start, start + _CHUNK)
         for index, shape in enumerate(shapes):
@@ -48,24 +48,24 @@ def kept_pixels(
     to_width: np.ndarray | np.integer | int,
     rules: ShapeRules,
 ) -> np.ndarray:
-    """Pixels of a frame that survive in another size; 0 where they may not go there."""
+    """Returns the pixels of a frame that another size keeps; 0 if not allowed."""
     scale = np.maximum(to_height / height, to_width / width)
     squeeze = (to_height * width) / (to_width * height)
     uncropped = np.minimum(squeeze, 1 / squeeze)
     fits = (scale <= rules.max_upscale + SLACK) & (
         uncropped >= 1 - rules.max_crop - SLACK
     )
-    # Pixels that are made up do not count.
+    # Interpolated pixels do not count.
     return np.where(fits, to_height * to_width / np.maximum(1.0, scale) ** 2, 0.0)
 
 
 def worth(kept: np.ndarray, size: np.ndarray | int) -> np.ndarray:
-    """What is kept, less something for what is made up to fill a size."""
+    """Returns the kept content, less a penalty for the interpolated content."""
     return np.where(kept > 0, kept - _MADE_UP * (size - kept), 0.0)
 
 
 def coarsened(clips: Clips) -> Clips:
-    """Clips of few enough kinds, each rounded down to the next size of a grid."""
+    """Rounds sizes down, ever more coarsely, until few enough distinct clips remain."""
     step = 1
     while len(clips) > _MAX_KINDS:
         step *= 2
@@ -74,7 +74,7 @@ def coarsened(clips: Clips) -> Clips:
 
 
 def _grid_sizes(rules: ShapeRules) -> tuple[np.ndarray, np.ndarray]:
-    """Heights and widths of every candidate shape."""
+    """Returns the heights and widths of all candidate shapes."""
     longest = int(np.sqrt(rules.max_pixels * _MAX_ASPECT)) // TOKEN_PIXELS
     side = np.arange(1, longest + 1) * TOKEN_PIXELS
     height, width = (grid.ravel() for grid in np.meshgrid(side, side, indexing="ij"))
@@ -86,7 +86,11 @@ def _grid_sizes(rules: ShapeRules) -> tuple[np.ndarray, np.ndarray]:
 def best_of_grid(
     clips: Clips, rules: ShapeRules
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """For each size of clips: which, what the grid keeps at most, and where it goes."""
+    """Finds the best candidate size for each distinct size of clips.
+
+    Returns the index of each clip's distinct size and, for each distinct size, the most
+    pixels that any candidate keeps and the height and width of the best candidate.
+    """
     grid_height, grid_width = _grid_sizes(rules)
     sizes, inverse = np.unique(
         np.stack([clips.height, clips.width]), axis=1, return_inverse=True
@@ -104,7 +108,7 @@ def best_of_grid(
 
 
 def shared_sizes(clips: Clips, rules: ShapeRules, limit: int) -> np.ndarray:
-    """Sizes of the grid that keep the most of all clips if alone: [2, sizes]."""
+    """Returns the candidate sizes that keep most of all clips if alone, [2, sizes]."""
     sizes = np.stack(_grid_sizes(rules))
     frames = clips.frames * clips.count
     content = np.array(
@@ -122,6 +126,6 @@ def shared_sizes(clips: Clips, rules: ShapeRules, limit: int) -> np.ndarray:
 
 
 def grid_content(clips: Clips, rules: ShapeRules) -> float:
-    """What clips would keep if every candidate shape were there."""
+    """Returns the content that clips would keep if all candidate shapes were used."""
     inverse, pixels, _, _ = best_of_grid(clips, rules)
     return float((pixels[inverse] * clips.frames) @ clips.count)

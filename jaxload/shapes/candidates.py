@@ -1,4 +1,4 @@
-"""Kinds of clips against candidate shapes: what choosing shapes has to know."""
+"""Content of distinct clips in candidate shapes, as needed to choose shapes."""
 
 import numpy as np
 
@@ -11,12 +11,12 @@ from jaxload.shapes.assignment import (
 from jaxload.shapes.clips import Clips, ShapeRules
 from jaxload.shapes.shape import FRAME_STRIDE, Shape
 
-_MAX_STARTS = 60  # Shapes that a choice is begun with, where there are no more.
-_MAX_SIZES = 400  # Candidate sizes, of those that suit the most content.
+_MAX_STARTS = 60  # Most candidates for which a choice is started from each.
+_MAX_SIZES = 400  # Most candidate sizes, those that keep the most content.
 
 
 class Kinds:
-    """Kinds of clips against candidate shapes: (frames, one of the sizes)."""
+    """Content of distinct clips in candidate shapes, each a pair (frames, size)."""
 
     def __init__(self, clips: Clips, rules: ShapeRules):
         self.clips = clips
@@ -30,12 +30,13 @@ class Kinds:
         total = np.bincount(size_of.ravel()[inverse], weight, sizes.shape[1])
         order = np.argsort(-total, kind="stable")[:_MAX_SIZES]
         sizes = sizes[:, order[total[order] > 0]]
-        # Few shapes have to be shared by clips that would each keep more elsewhere.
+        # A choice of few shapes needs sizes that many clips can share, even if each
+        # clip would keep more in another size.
         shared = shared_sizes(clips, rules, _MAX_SIZES - sizes.shape[1])
         self.sizes = np.unique(np.concatenate([sizes, shared], axis=1), axis=1).T
         self._best = pixels[inverse] * clips.frames
         self.weight = clips.count.astype(float)
-        # Per size: the kinds that fit it, and what of their pixels it keeps.
+        # For each size: the clips that it is allowed for, and their worth per frame.
         self.fitting = []
         for to_height, to_width in self.sizes.tolist():
             kept = kept_pixels(clips.height, clips.width, to_height, to_width, rules)
@@ -43,30 +44,34 @@ class Kinds:
             self.fitting.append((rows, worth(kept[rows], to_height * to_width)))
 
     def weigh_samples(self, share: float) -> None:
-        """Lets each sample's own kept share count for so much of the whole."""
+        """Sets the weights of clips, as a mix of two objectives.
+
+        The mean share of content kept per sample has weight `share`; the share of total
+        content kept has weight `1 - share`.
+        """
         count, best = self.clips.count, np.maximum(self._best, 1.0)
         by_content = (1 - share) / max(1.0, float(self._best @ count))
         self.weight = count * (by_content + share / (best * count.sum()))
 
     def shape(self, level: int, size: int) -> Shape:
-        """A candidate shape."""
+        """Returns a candidate shape, from the indices of its frames and size."""
         height, width = self.sizes[size]
         return Shape.of_pixels(int(self.frames[level]), int(height), int(width))
 
     def few_shapes(self) -> list[tuple[int, int]]:
-        """All candidate shapes, if a choice can be begun with each of them."""
+        """Returns all candidates if a choice can be started from each, else none."""
         levels, sizes = len(self.frames), len(self.sizes)
         if levels * sizes > _MAX_STARTS:
             return []
         return [(level, size) for level in range(levels) for size in range(sizes)]
 
     def worth(self, chosen: list[tuple[int, int]]) -> float:
-        """What some shapes keep together, weighed."""
+        """Returns the weighted content that some shapes keep together."""
         content = [self.content(*c) for c in chosen]
         return float(np.max(content, axis=0) @ self.weight) if content else 0.0
 
     def content(self, level: int, size: int) -> np.ndarray:
-        """What each kind keeps in one shape, as far as it is worth anything."""
+        """Returns the worth of each distinct clip in one shape; 0 if not allowed."""
         rows, pixels = self.fitting[size]
         content = np.zeros(len(self.clips))
         long_enough = self.clips.frames[rows] >= self.frames[level]
@@ -74,14 +79,14 @@ class Kinds:
         return content
 
     def samples(self, chosen: list[tuple[int, int]]) -> np.ndarray:
-        """Samples that go to each of some shapes."""
+        """Returns the number of samples that go to each of some shapes."""
         content = np.stack([self.content(*c) for c in chosen])
         taken = content.max(axis=0) > 0
         place, count = content.argmax(axis=0)[taken], self.clips.count[taken]
         return np.bincount(place, count, len(chosen))
 
     def gains(self, kept: np.ndarray) -> np.ndarray:
-        """What each shape would add to what is kept, [levels, sizes]."""
+        """Returns the weighted content each candidate would add, [levels, sizes]."""
         gains = np.zeros((len(self.frames), len(self.sizes)))
         for size, (rows, pixels) in enumerate(self.fitting):
             more = self.frames[:, None] * pixels - kept[rows]

@@ -1,9 +1,9 @@
-"""From the rows of a manifest to clips: what each sample could fill, and what is wrong.
+"""Turns rows of a manifest into counts of clips, and marks invalid rows.
 
-A video is resampled to the model's frame rate by leaving frames out; one that is longer
-than the model takes is cut into clips of the full length, and what is left over is a
-clip of its own. Clips are counted by frames and size, so that a plan needs memory for
-the kinds of samples that there are, and not for the samples.
+A video is resampled to the model's frame rate by dropping frames. A video longer than
+the model takes is cut into clips of full length, and the remainder is a clip of its
+own. Clips are counted by frames and size, so that the memory of a plan grows with the
+number of distinct clips and not with the number of samples.
 """
 
 import dataclasses
@@ -14,38 +14,45 @@ from jaxload.errors import InputError
 from jaxload.shapes.shape import FRAME_STRIDE, TOKEN_PIXELS
 
 BAD_METADATA = "bad metadata"
-_MAX_SIZE = 1 << 16  # Of frames' heights and widths: three keys fit in 64 bits.
+_MAX_SIZE = 1 << 16  # Bound on height and width, so that a key takes 64 bits.
 MAX_FPS = 240.0
-"""More is no rate, but a defect of the time stamps."""
+"""Highest valid frame rate; higher rates come from defective time stamps."""
 
-_MAX_COUNT = 1e17  # Clips of one row: far below what 64 bits count.
+_MAX_COUNT = 1e17  # Most clips of one row, far below the limit of 64 bits.
 _MAX_NUM_FRAMES = 1 << 31
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShapeRules:
-    """Which shapes a model takes, and what may be done to a sample to fit one."""
+    """Limits on shapes, and on the resizing, cropping and cutting of samples."""
 
     fps: float = 16.0
-    """Frame rate of the model. Faster videos lose frames; slower ones keep theirs."""
+    """Frame rate of the model, in frames per second. Faster videos lose frames; slower
+    videos keep theirs. More shows finer motion and takes more tokens per second."""
 
     min_fps: float = 5.0
-    """Slower videos are left out: their motion is not that of the model's rate."""
+    """Lowest frame rate of a video, in frames per second. More keeps motion closer to
+    the model's rate and drops more videos."""
 
     max_frames: int = 81
-    """Longest clip; longer videos are cut into several. 4k+1."""
+    """Most frames of a clip, 4k+1; longer videos are cut into several clips. More shows
+    longer motion and takes more memory and compute per clip."""
 
     min_rest_frames: int = 5
-    """Shortest clip that is made of what a cut leaves over."""
+    """Fewest frames of a clip made from the remainder of a cut video. More avoids short
+    clips and drops more frames."""
 
     max_pixels: int = 720 * 1280
-    """Largest height times width of a frame."""
+    """Most pixels of a frame, height times width. More keeps more detail and takes more
+    memory and compute."""
 
     max_upscale: float = 1.2
-    """By how much the sides of a sample may grow."""
+    """Largest factor by which the sides of a sample may grow. More keeps more small
+    samples and trains on more interpolated pixels."""
 
     max_crop: float = 0.25
-    """Share of a frame's area that may be cropped away."""
+    """Largest share of a frame's area that may be cropped away. More lets samples go to
+    more shapes and loses more of each frame."""
 
     def __post_init__(self):
         if self.max_frames < 1 or (self.max_frames - 1) % FRAME_STRIDE:
@@ -79,24 +86,24 @@ class ShapeRules:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Rows of a manifest, as columns of numbers; NaN where there was none."""
+    """Rows of a manifest as columns of numbers; NaN for missing values."""
 
     num_frames: np.ndarray
     height: np.ndarray
     width: np.ndarray
     fps: np.ndarray
-    """0 for images; NaN for clips that have the model's rate already."""
+    """Frame rate; 0 for images, NaN for clips that have the model's rate already."""
 
     count: np.ndarray
-    """Samples that a row stands for."""
+    """Number of samples that a row stands for."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clips:
-    """Clips of equal frames and size, counted; sorted, so equal data are equal."""
+    """Counts of clips by frames and size; sorted, so equal data give equal arrays."""
 
     frames: np.ndarray
-    """4k+1, at the model's rate."""
+    """Number of frames at the model's rate, 4k+1."""
 
     height: np.ndarray
     width: np.ndarray
@@ -107,10 +114,10 @@ class Clips:
 
 
 def usable_frames(columns: Columns, rules: ShapeRules) -> np.ndarray:
-    """Frames of each row at the model's rate; 0 where the row makes no sense."""
+    """Returns the frames of each row at the model's rate; 0 if the row is invalid."""
     frames, fps = columns.num_frames, columns.fps
     known_rate = ~np.isnan(fps)
-    # Comparisons with NaN are false, so a missing number is no sensible one.
+    # Comparisons with NaN are false, so rows without frames or size are invalid.
     sensible = (frames >= 1) & (frames < _MAX_NUM_FRAMES) & (np.floor(frames) == frames)
     for size in (columns.height, columns.width):
         sensible &= (
@@ -119,27 +126,27 @@ def usable_frames(columns: Columns, rules: ShapeRules) -> np.ndarray:
     in_range = (fps >= rules.min_fps) & (fps <= MAX_FPS)
     sensible &= (frames == 1) | in_range | ~known_rate
     slower = rules.fps / np.where(in_range, np.maximum(fps, rules.fps), rules.fps)
-    # The first frame and then one per tick: the last tick may be a fraction short.
+    # The first frame, then one per tick; 1e-9 saves a last tick that rounding loses.
     kept = np.floor((np.where(sensible, frames, 1) - 1) * slower + 1e-9) + 1
     return np.where(sensible, kept, 0).astype(np.int64)
 
 
 def level(frames: np.ndarray) -> np.ndarray:
-    """The largest 4k+1 that is not above."""
+    """Rounds numbers of frames down to 4k+1."""
     return (frames - 1) // FRAME_STRIDE * FRAME_STRIDE + 1
 
 
 def cut(frames: np.ndarray, rules: ShapeRules) -> tuple[np.ndarray, np.ndarray]:
-    """How many full clips a video of so many frames gives, and what is left over.
+    """Returns the number of full clips in a video, and the frames of the remainder.
 
-    What is left over is 0 if it is too short for a clip of its own.
+    The remainder is 0 if it is too short for a clip of its own.
     """
     full, rest = np.divmod(frames, rules.max_frames)
     return full, np.where((full > 0) & (rest < rules.min_rest_frames), 0, rest)
 
 
 class ClipCounter:
-    """Counts clips, some rows at a time."""
+    """Counts the clips of a manifest, some rows at a time."""
 
     def __init__(self, rules: ShapeRules):
         self._rules = rules
@@ -147,7 +154,7 @@ class ClipCounter:
         self._counts = np.empty(0, np.int64)
 
     def add(self, columns: Columns) -> np.ndarray:
-        """Counts the clips of some rows; returns which of them make no sense."""
+        """Counts the clips of some rows; returns a mask of the invalid rows."""
         frames = usable_frames(columns, self._rules)
         good = frames > 0
         height, width = (
@@ -172,7 +179,7 @@ class ClipCounter:
         return ~good
 
     def clips(self) -> Clips:
-        """All that was counted."""
+        """Returns the clips counted so far."""
         return _unpacked(self._keys, self._counts)
 
     def _merge(self, keys: np.ndarray, counts: np.ndarray) -> None:
@@ -182,7 +189,7 @@ class ClipCounter:
 
 
 def rounded_down(clips: Clips, step: int) -> Clips:
-    """Clips with their sizes rounded down to multiples of `step`, added up."""
+    """Rounds sizes down to multiples of `step`, and merges clips that become equal."""
     height, width = (
         np.maximum(size // step * step, TOKEN_PIXELS)
         for size in (clips.height, clips.width)
@@ -197,9 +204,9 @@ def _key(frames: np.ndarray | int, size: np.ndarray) -> np.ndarray:
 
 
 def _added_up(keys: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct keys, ascending, each with the sum of its counts."""
+    """Returns the distinct keys, ascending, each with the sum of its counts."""
     distinct, inverse = np.unique(keys, return_inverse=True)
-    # In integers: exact for more samples than a float can count.
+    # Integer sums stay exact for more samples than a float can count.
     total = np.zeros(len(distinct), np.int64)
     np.add.at(total, inverse, counts)
     return distinct, total

@@ -1,12 +1,12 @@
-"""Chooses the few shapes that keep the most content of many kinds of clips.
+"""Chooses the few shapes that keep the most content of many distinct clips.
 
-Of the shapes that a clip fits, it goes to the one that keeps the most of it and, among
-equals, to the one with the fewest tokens.
+A clip goes to the allowed shape that keeps the most of the clip and, among equals, to
+the shape with the fewest tokens.
 
-Which shapes to choose is a problem of facility location: greedily, then by exchanging
-one shape for another while that helps. Content alone would leave out every image of a
-mixed data set, since a clip outweighs hundreds; so each sample also counts for itself,
-as much as the content allows.
+The choice of shapes is a facility location problem. It is solved greedily, then by
+exchanging one shape for another while that helps. Content alone would drop every image
+of a mixed dataset, since a clip outweighs hundreds of images. Each sample therefore
+also counts for itself, as long as enough content is kept.
 """
 
 import dataclasses
@@ -27,22 +27,22 @@ from jaxload.shapes.clips import Clips, ShapeRules
 from jaxload.shapes.shape import Shape
 
 Choice = tuple[int, int]
-"""A candidate shape: the index of its frames, and of its size."""
+"""Candidate shape: the index of its frames and the index of its size."""
 
 TOO_SHORT = "too short for the shapes of its size"
 TOO_SMALL = "too small for every shape"
 ASPECT = "aspect that no shape has"
 
 _MAX_EXCHANGES = 32
-_MAX_GIVEN_UP = 4  # Shapes, of those that are missed least, that an exchange tries.
-_MAX_ADDITIONS = 200  # Shapes that are tried where each needs many samples.
+_MAX_GIVEN_UP = 4  # Shapes with the smallest losses that an exchange tries to replace.
+_MAX_ADDITIONS = 200  # Candidates to try if each shape needs many samples.
 _SAMPLE_WEIGHTS = (0.5, 0.2, 0.05, 0.0)
-_ENOUGH_CONTENT = 0.96  # Of the grid's; what is above may be given up for samples.
+_ENOUGH_CONTENT = 0.96  # Share of the grid's content; any excess buys samples.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeftOut:
-    """Samples that are not trained on, and why."""
+    """Samples that are dropped, and the reason."""
 
     reason: str
     count: int
@@ -51,15 +51,15 @@ class LeftOut:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cover:
-    """Shapes by ascending tokens, with what each of them takes."""
+    """Chosen shapes by ascending tokens, with the number of samples of each."""
 
     shapes: tuple[Shape, ...]
     num_samples: tuple[int, ...]
     content: float
-    """Pixels times frames that the shapes keep."""
+    """Content that the shapes keep: pixels times frames, or tokens if prepared."""
 
     grid_content: float
-    """The same if every candidate shape were there."""
+    """Content that would be kept if all candidate shapes were used."""
 
     left_out: tuple[LeftOut, ...]
 
@@ -90,7 +90,7 @@ def cover(
 def cover_exactly(
     counts: Mapping[Shape, int], *, max_shapes: int, min_samples: int
 ) -> Cover:
-    """Chooses among the shapes that prepared samples have; none fits another's.
+    """Chooses among the shapes of prepared samples, which are not resized again.
 
     Content is tokens times samples.
     """
@@ -101,7 +101,7 @@ def cover_exactly(
         return shape.tokens * counts[shape]
 
     rare = [shape for shape in sorted(counts) if counts[shape] < min_samples]
-    # Content first; the shape itself breaks ties, so that the order is total.
+    # Sorted by content; the shape itself breaks ties, so that the order is total.
     common = sorted(set(counts) - set(rare), key=lambda shape: (-content(shape), shape))
     if not common:
         raise InputError(
@@ -137,8 +137,8 @@ def cover_exactly(
 def _covered_by(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules, min_samples: int
 ) -> Cover:
-    """What shapes take, without those that too few samples go to."""
-    # What is kept is compared with the grid, which would take long for every kind.
+    """Builds the cover by some shapes, without shapes that get too few samples."""
+    # Content is compared with the grid's, which is slow to compute for all clips.
     coarse = coarsened(clips)
     while shapes:
         place, _ = assign(clips, shapes, rules)
@@ -162,7 +162,7 @@ def _covered_by(
 
 
 def _choose(kinds: Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ...]:
-    """Greedy choice, improved by exchanges; by ascending tokens."""
+    """Chooses shapes greedily, then by exchanges; returns them by ascending tokens."""
     starts = [[], *([c] for c in kinds.few_shapes())]
     options = (_exchange(kinds, _grow(kinds, s, max_shapes)) for s in starts)
     chosen = max(options, key=kinds.worth)
@@ -175,10 +175,10 @@ def _choose(kinds: Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ...
 def _with_enough(
     kinds: Kinds, chosen: list[Choice], max_shapes: int, min_samples: int
 ) -> list[Choice]:
-    """Gives up shapes for too few samples, then adds such as leave enough to all."""
+    """Drops shapes with too few samples, then adds shapes that leave enough to all."""
     chosen = list(chosen)
     while chosen and (samples := kinds.samples(chosen)).min() < min_samples:
-        # What the smallest had goes to the others, which may save the next smallest.
+        # Samples of the dropped shape go to others, and may save the next smallest.
         del chosen[int(samples.argmin())]
     while len(chosen) < max_shapes:
         gains = kinds.gains(_kept(kinds, chosen))
@@ -194,7 +194,7 @@ def _with_enough(
 
 
 def _grow(kinds: Kinds, chosen: list[Choice], max_shapes: int) -> list[Choice]:
-    """Adds the shape that helps most until there are enough or none helps."""
+    """Adds the shape that helps most, up to `max_shapes` or until none helps."""
     chosen = list(chosen)
     kept = _kept(kinds, chosen)
     while len(chosen) < max_shapes:
@@ -207,7 +207,7 @@ def _grow(kinds: Kinds, chosen: list[Choice], max_shapes: int) -> list[Choice]:
 
 
 def _kept(kinds: Kinds, chosen: list[Choice]) -> np.ndarray:
-    """What each kind keeps in the best of some shapes."""
+    """Returns the worth of each distinct clip in the best of some shapes."""
     kept = np.zeros(len(kinds.clips))
     for c in chosen:
         kept = np.maximum(kept, kinds.content(*c))
@@ -216,14 +216,14 @@ def _kept(kinds: Kinds, chosen: list[Choice]) -> np.ndarray:
 
 def _best_addition(kinds: Kinds, kept: np.ndarray) -> tuple[Choice, float]:
     gains = kinds.gains(kept)
-    if not gains.size:  # No clip fits any shape.
+    if not gains.size:  # No shape is allowed for any clip.
         return (0, 0), 0.0
     level, size = np.unravel_index(gains.argmax(), gains.shape)
     return (int(level), int(size)), float(gains[level, size])
 
 
 def _exchange(kinds: Kinds, chosen: list[Choice]) -> list[Choice]:
-    """Gives up one of the shapes that are missed least for a better one, repeatedly."""
+    """Replaces one of the least useful shapes by a better one, repeatedly."""
     chosen = list(chosen)
     for _ in range(_MAX_EXCHANGES if chosen else 0):
         content = np.stack([kinds.content(*c) for c in chosen])
@@ -245,7 +245,7 @@ def _exchange(kinds: Kinds, chosen: list[Choice]) -> list[Choice]:
 def why_left_out(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> list[str]:
-    """For clips that fit no shape, the first thing that is in the way of each."""
+    """Returns the first obstacle of each clip, for clips without an allowed shape."""
     small, short = np.ones(len(clips), bool), np.zeros(len(clips), bool)
     for shape in shapes:
         _, to_height, to_width = shape.pixels
@@ -259,7 +259,7 @@ def why_left_out(
 def _left_out(
     clips: Clips, without: np.ndarray, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> tuple[LeftOut, ...]:
-    """Counts the clips that fit no shape by the first thing that is in the way."""
+    """Counts the clips without an allowed shape, by their first obstacle."""
     reason = np.array(why_left_out(clips, shapes, rules), object)
     result = []
     for name in (TOO_SHORT, TOO_SMALL, ASPECT):

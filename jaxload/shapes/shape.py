@@ -1,4 +1,4 @@
-"""The shape of a latent, the unit in which everything here is counted."""
+"""Shapes of latents, and their conversion from and to sizes in pixels."""
 
 import dataclasses
 import re
@@ -8,13 +8,13 @@ from jaxload.errors import InputError
 _TEXT = re.compile(r"(\d+)x(\d+)x(\d+)")
 
 FRAME_STRIDE = 4
-"""Frames that one latent frame covers, but for the first, which covers one."""
+"""Frames per latent frame, except for the first latent frame, which covers one."""
 
 PIXEL_STRIDE = 8
-"""Rows and columns of pixels that one row and column of a latent covers."""
+"""Pixels per row and per column of a latent."""
 
 TOKEN_PIXELS = 2 * PIXEL_STRIDE
-"""Rows and columns of pixels that one token covers."""
+"""Height and width of a token, in pixels."""
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -38,7 +38,7 @@ class Shape:
 
     @classmethod
     def parse(cls, text: str) -> "Shape":
-        """Reads what `str` writes."""
+        """Parses a shape written as `FxHxW`."""
         match = _TEXT.fullmatch(text)
         if match is None:
             raise InputError(f"shape {text!r}: expected FxHxW in whole numbers")
@@ -46,7 +46,7 @@ class Shape:
 
     @classmethod
     def of_pixels(cls, num_frames: int, height: int, width: int) -> "Shape":
-        """The latent of a clip whose frames are 4k+1 and sizes multiples of 16."""
+        """Returns the latent shape of a clip: 4k+1 frames, sizes in multiples of 16."""
         if (num_frames - 1) % FRAME_STRIDE or (
             height % TOKEN_PIXELS or width % TOKEN_PIXELS
         ):
@@ -62,7 +62,7 @@ class Shape:
 
     @property
     def pixels(self) -> tuple[int, int, int]:
-        """Frames, height and width of the clip that has this latent."""
+        """Frames, height and width in pixels of a clip with this latent shape."""
         frames = (self.frames - 1) * FRAME_STRIDE + 1
         return frames, self.height * PIXEL_STRIDE, self.width * PIXEL_STRIDE
 

@@ -1,9 +1,9 @@
-"""Child processes that can compile for GPUs that are not there.
+"""Child processes that can compile for GPUs that are absent.
 
 JAX reads its environment once, when it is imported, so the parent keeps its platform
 and a child gets another. The parent sends one request, a line of JSON on the child's
-stdin. The child sends replies, lines of JSON on a pipe of their own: libraries may
-print what they like to stdout and stderr, which are shown if the child fails.
+stdin. The child sends replies, lines of JSON on a separate pipe, because libraries may
+print to stdout and stderr. That output is shown if the child fails.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from jaxload.errors import InputError
 from jaxload.targets.gpu import ENVIRONMENT
 
 PLUGIN = Path(sys.prefix) / "h100"
-"""Directory of JAX's CUDA plugin where it is kept apart from the other packages."""
+"""Directory of JAX's CUDA plugin, if it is installed apart from other packages."""
 
 _PLUGIN_MODULES = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 _INPUT_ERROR = "input_error"
@@ -41,9 +41,9 @@ Reply = dict[str, Any]
 def environment() -> dict[str, str]:
     """Returns the environment variables of a process that can compile for GPUs.
 
-    The parent's settings of JAX and XLA are left out, so that results depend on the
-    request alone: flags may change the program or end the process, and entries of a
-    compilation cache cannot be read without a GPU, which costs a warning for each.
+    The parent's JAX_* and XLA_* variables are left out, so that results depend on the
+    request alone. Flags may change the program or end the process, and every entry of a
+    compilation cache prints a warning, as it cannot be read without a GPU.
 
     Raises:
         InputError: JAX's CUDA plugin is not installed.
@@ -54,7 +54,8 @@ def environment() -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("JAX_", "XLA_"))
     }
-    # The parent's path with nothing before it: the child must import the same code.
+    # PYTHONSAFEPATH puts nothing before the parent's path, so that the child imports
+    # the same code.
     return inherited | ENVIRONMENT | {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
@@ -74,7 +75,7 @@ def _plugin_path() -> list[str]:
 def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # Not even the package around it.
+    except ModuleNotFoundError:  # The parent package is missing, too.
         return False
 
 
@@ -84,14 +85,14 @@ def _is_installed(module: str) -> bool:
 def run_module(
     module: str, request: Mapping[str, Any], on_reply: Callable[[Reply], None]
 ) -> None:
-    """Runs a module that calls `serve` in a child process, until that ends.
+    """Runs a module that calls `serve` in a child process, and waits for its end.
 
-    `on_reply` gets each reply as soon as it arrives. If it raises, or Ctrl-C is
-    pressed, the child is killed; the child also ends when this process does.
+    `on_reply` gets each reply as soon as the reply arrives. If `on_reply` raises, or
+    Ctrl-C is pressed, the child is killed; the child also ends when this process does.
 
     Raises:
-        InputError: The child raised it, or JAX's CUDA plugin is not installed.
-        RuntimeError: The child failed; with the last lines that it printed.
+        InputError: The child raised InputError, or JAX's CUDA plugin is not installed.
+        RuntimeError: The child failed; the message has its last lines of output.
     """
     command = [sys.executable, "-m", module]
     with (
@@ -99,7 +100,7 @@ def run_module(
         _started(command, request, log) as (process, replies),
     ):
         for line in replies:
-            if line.endswith("\n"):  # Else the child was killed while it wrote.
+            if line.endswith("\n"):  # Otherwise the child was killed while writing.
                 _deliver(json.loads(line), on_reply)
         if process.wait():
             raise RuntimeError(
@@ -112,9 +113,9 @@ def run_module(
 def _started(
     command: list[str], request: Mapping[str, Any], log: IO[bytes]
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[str]]]:
-    """Starts a child and sends the request; kills the child if it runs on at the end.
+    """Starts a child and sends the request; kills the child when the context ends.
 
-    Gives the process and the replies, a file of lines.
+    Yields the process, and its replies as a file of lines.
     """
     variables = environment()
     read, write = os.pipe()
@@ -129,7 +130,7 @@ def _started(
                 pass_fds=(write,),
             )
         finally:
-            os.close(write)  # The child's is the last: when it ends, so do the replies.
+            os.close(write)  # Replies end with the child, the only writer.
         try:
             _send(process, {"replies": write, "request": dict(request)})
             yield process, replies
@@ -147,7 +148,7 @@ def _send(process: subprocess.Popen[bytes], message: dict[str, Any]) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
-    process.kill()  # Does nothing where it has been waited for.
+    process.kill()  # Does nothing if the process has been waited for.
     process.wait()
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
@@ -171,7 +172,7 @@ def _describe_exit(code: int) -> str:
 def _last_lines(log: IO[bytes]) -> str:
     log.seek(max(0, log.seek(0, os.SEEK_END) - _MAX_LOG_BYTES))
     lines = log.read().decode(errors="replace").splitlines()
-    # XLA's stack traces have a line without text for each frame.
+    # XLA's stack traces have an empty line for each frame.
     return "\n".join([line for line in lines if line.strip()][-_NUM_LOG_LINES:])
 
 
@@ -181,12 +182,12 @@ def _last_lines(log: IO[bytes]) -> str:
 def serve(handle: Callable[[Request, Callable[[Reply], None]], None]) -> None:
     """Answers the one request of a process that called `run_module`.
 
-    `handle` gets the request and a function that sends a reply, which it calls as often
-    as it has results. An InputError that it raises is raised in the parent.
+    `handle` gets the request and a function that sends a reply, which `handle` calls
+    once per result. An InputError from `handle` is raised in the parent.
     """
     message = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.set_inheritable(message["replies"], False)  # Or others could keep it open.
+    os.set_inheritable(message["replies"], False)  # Grandchildren could keep it open.
     with os.fdopen(message["replies"], "w") as replies:
 
         def reply(result: Reply) -> None:
@@ -200,6 +201,6 @@ def serve(handle: Callable[[Request, Callable[[Reply], None]], None]) -> None:
 
 
 def _end_with_parent() -> None:
-    # Not through sys.stdin: its lock, held by a thread, is fatal when Python ends.
-    os.read(sys.stdin.fileno(), 1)  # The parent writes no more, so this is the end.
+    # Not sys.stdin.read: a thread that holds the lock of sys.stdin at exit is fatal.
+    os.read(sys.stdin.fileno(), 1)  # Returns at the end of file, when the parent ends.
     os._exit(1)

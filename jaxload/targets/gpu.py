@@ -1,4 +1,4 @@
-"""Descriptions of GPUs, as XLA needs them to compile where there is none."""
+"""Descriptions of GPUs, from which XLA compiles without a GPU."""
 
 import dataclasses
 from importlib import metadata
@@ -6,25 +6,25 @@ from typing import Any
 
 from jaxload.errors import InputError
 
-# JAX need not start CUDA to compile for it. The CPU keeps away from a GPU that is in
-# use and, together with the second variable, lets the plugin load without a driver.
+# JAX can compile for CUDA without starting it. The platform cpu leaves alone a GPU that
+# is in use and, with the second variable, lets the plugin load without a driver.
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 """Variables that must be set before JAX is imported."""
 
 JAX_SHARE = 0.95
-"""Share of a GPU's memory that plans let JAX take: what it does take with
-XLA_CLIENT_MEM_FRACTION=0.95 in the environment, instead of three quarters."""
+"""Share of a GPU's memory that plans let JAX use. A run has to start with
+XLA_CLIENT_MEM_FRACTION=0.95 in the environment, because JAX's default is 0.75."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One model of GPU."""
+    """Description of one type of GPU."""
 
     name: str
-    """The name that users type."""
+    """Name of the target on command lines."""
 
     device_kind: str
-    """The name that JAX gives to a device of this model."""
+    """Name that JAX gives to devices of this type."""
 
     compute_capability: tuple[int, int]
     num_multiprocessors: int
@@ -39,16 +39,16 @@ class Gpu:
 
     @property
     def usable_bytes(self) -> int:
-        """Bytes that JAX may take; see JAX_SHARE."""
+        """Bytes that JAX may use; see JAX_SHARE."""
         return int(JAX_SHARE * self.memory_bytes)
 
     def devices(self, num_devices: int) -> list[Any]:
-        """Returns devices of one host to compile for, not to run on.
+        """Returns devices of one host that can be compiled for, but not run on.
 
         Raises:
             InputError: JAX has no CUDA plugin here.
         """
-        # Names of targets are needed where JAX is not, such as in a config.
+        # Imported here because the names of targets are needed without JAX, too.
         from jax.experimental import topologies
 
         if num_devices < 1:
@@ -73,8 +73,8 @@ class Gpu:
     def _target_config(self) -> str:
         """Returns XLA's GpuTargetConfigProto as text."""
         major, minor = self.compute_capability
-        # Devices report the architecture-specific instructions of 9.0a, 10.0a, ...;
-        # for older ones LLVM knows no such variant and ends the process.
+        # GPUs from 9.0 on report architecture-specific features (9.0a, 10.0a, ...). For
+        # older GPUs, LLVM knows no such variant and ends the process.
         extension = "ACCELERATED_FEATURES" if major >= 9 else "NONE"
         return f"""
             gpu_device_info {{

@@ -1,7 +1,7 @@
-"""The GPUs that can be named as a target.
+"""GPUs that can be named as a target.
 
-All numbers but those of the RTX 4090 are the ones that OpenXLA publishes under
-xla/backends/gpu/target_config/specs; it has none for that GPU.
+The numbers are those that OpenXLA publishes under
+xla/backends/gpu/target_config/specs, except for the RTX 4090, which OpenXLA lacks.
 """
 
 import difflib
@@ -98,10 +98,10 @@ H100 = TARGETS["h100-80gb"]
 
 
 def find_target(name: str) -> Gpu:
-    """Returns the GPU of a name, in upper or lower case.
+    """Returns the GPU with a name, in upper or lower case.
 
     Raises:
-        InputError: There is none; with the nearest name and all the others.
+        InputError: No GPU has the name; the message suggests the nearest one.
     """
     gpu = TARGETS.get(name.lower())
     if gpu is None:

@@ -1,4 +1,4 @@
-"""Results that took long to compute, kept on disk by what they were computed from."""
+"""On-disk cache of slow results, keyed by everything that they depend on."""
 
 import functools
 import hashlib
@@ -15,23 +15,23 @@ from jaxload.files import check_writable, remove_leftovers, write_atomically
 
 _PACKAGE = Path(__file__).parents[1]
 
-# Besides our own code, what decides on a program. JAX refuses a CUDA plugin of another
-# version than its own.
+# Libraries that affect compiled programs. The CUDA plugin is not listed because JAX
+# refuses a plugin of another version than its own.
 _DEPENDENCIES = ("flax", "jax", "jaxlib", "optax")
 
 
 class ResultCache:
     """Results by key, one small file each. Several processes may share a directory.
 
-    Keys and results are what JSON can hold. A key must name everything that the result
-    depends on: the request, the target, and `source_digest()` for the code.
+    Keys and results have to be JSON objects. A key has to name everything that the
+    result depends on: the request, the target, and `source_digest()` for the code.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Makes the directory.
+        """Creates the directory.
 
         Raises:
-            InputError: It cannot be written; before there is anything to write.
+            InputError: The directory cannot be created or written.
         """
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -48,7 +48,7 @@ class ResultCache:
         """Returns the result of a key, or None if its file is missing or damaged."""
         try:
             stored = json.loads(self._path(key).read_text())
-        except (OSError, ValueError):  # Not there, not UTF-8, or not JSON.
+        except (OSError, ValueError):  # Missing, not UTF-8, or not JSON.
             return None
         if not isinstance(stored, dict):
             return None
@@ -59,7 +59,7 @@ class ResultCache:
         return result if isinstance(result, dict) else None
 
     def put(self, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Keeps a result, in place of any other of that key."""
+        """Stores a result, and replaces any earlier result of the key."""
         text = json.dumps({"key": dict(key), "result": dict(result)})
         write_atomically(self._path(key), text + "\n")
 
@@ -73,13 +73,13 @@ def _canonical(value: Any) -> str:
 
 
 def default_directory() -> Path:
-    """Returns the user's directory of results; $XDG_CACHE_HOME decides, if it is set.
+    """Returns the user's directory of results, below $XDG_CACHE_HOME if it is set.
 
     Raises:
-        InputError: It is not, and the user has no home.
+        InputError: The variable is not set, and the user has no home directory.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not base.is_absolute():  # The standard says to ignore any other.
+    if not base.is_absolute():  # The XDG standard ignores relative paths.
         try:
             base = Path.home() / ".cache"
         except RuntimeError as error:
@@ -92,10 +92,10 @@ def default_directory() -> Path:
 
 @functools.cache
 def source_digest() -> str:
-    """Returns a digest of the code that makes results, as it was at the first call.
+    """Returns a digest of the code that computes results, as of the first call.
 
-    Covers the Python files of jaxload, its compiled extension if there is one, and the
-    versions of the libraries that build and compile programs.
+    The digest covers the Python files of jaxload, its compiled extension if there is
+    one, and the versions of the libraries that build and compile programs.
     """
     extension = importlib.util.find_spec("jaxload._ffi")
     origin = extension.origin if extension else None
@@ -109,16 +109,16 @@ def _digest(package: Path, extension: Path | None, versions: dict[str, str]) -> 
     if extension is not None:
         files["extension"] = extension
     for name, path in sorted(files.items()):
-        # Of names and digests, so that no file's end can pass for another's start.
+        # A digest per file, so that moving bytes between files changes the result.
         content = hashlib.sha256(path.read_bytes()).hexdigest()
         digest.update(f"{name}\0{content}\n".encode())
     return digest.hexdigest()
 
 
 def _python_files(package: Path) -> Iterator[Path]:
-    # jaxload/models is a link, which Path.glob would not follow.
+    # jaxload/models is a symbolic link, which Path.glob would not follow.
     for directory, directories, names in os.walk(package, followlinks=True):
         if Path(directory) == package and "configs" in directories:
-            directories.remove("configs")  # Inputs: a result's key has their values.
+            directories.remove("configs")  # A result's key has the config's values.
         paths = (Path(directory, name) for name in names if name.endswith(".py"))
-        yield from (path for path in paths if path.is_file())  # No broken links.
+        yield from (path for path in paths if path.is_file())  # Skips broken links.

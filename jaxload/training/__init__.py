@@ -1,1 +1,1 @@
-"""Loss, step, loop, checkpoints and telemetry."""
+"""Training: objective, step, optimizer, loop, checkpoints and events."""

@@ -1,4 +1,4 @@
-"""Checkpoints: training state and place in the data, written in the background."""
+"""Checkpoints: training state and data position, written in the background."""
 
 import dataclasses
 from pathlib import Path
@@ -17,9 +17,9 @@ _FROZEN = "frozen"
 
 
 class Checkpoints:
-    """The checkpoints of a run; a resume starts from the newest complete one.
+    """The checkpoints of a run; a resumed run starts from the newest complete one.
 
-    Frozen parameters are the same in all of them, and lie beside them once.
+    Frozen parameters never change, so they are stored once, beside the checkpoints.
     """
 
     def __init__(self, directory: Path, *, keep: int):
@@ -35,28 +35,28 @@ class Checkpoints:
         self._frozen = ocp.Checkpointer(_array_handler())
 
     def latest_step(self) -> int | None:
-        """The step of the newest complete checkpoint."""
+        """Returns the step of the newest complete checkpoint; None if there is none."""
         return self._manager.latest_step()
 
     def save_frozen(self, state: TrainState) -> None:
         """Writes the frozen parameters of a run, before its first checkpoint.
 
-        Returns when they are complete on disk: no checkpoint is without them.
+        Returns when they are complete on disk, since every checkpoint needs them.
         """
         assert self.latest_step() is None
         self._frozen.save(
             self._frozen_path,
             args=ocp.args.PyTreeSave({_FROZEN: state.frozen}),
-            force=True,  # What is there is of a start that came to no checkpoint.
+            force=True,  # Overwrites a start that reached no checkpoint.
         )
 
     def save(self, step: int, state: TrainState, data: dict[str, Any]) -> None:
-        """Copies what is trained off the devices; the rest is done in the background.
+        """Copies the trained state to the host, and writes it in the background.
 
         `data` is the state of the iterator over micro-batches, the same on every host.
         """
         assert _is_empty(state.frozen) or self._frozen_path.exists()
-        # A group's view would be written once by every group, under the same names.
+        # Views would be written by every group, under the same names.
         assert all(
             REPLICA_AXIS in leaf.sharding.mesh.axis_names
             for leaf in jax.tree.leaves(state)
@@ -78,7 +78,7 @@ class Checkpoints:
         return TrainState(**found | {_FROZEN: frozen})
 
     def restore_model(self, step: int, like: TrainState) -> tuple[Any, Any]:
-        """Reads `TrainState.model` alone: the optimizer's state is twice as large."""
+        """Reads `TrainState.model` alone; the optimizer state is twice as large."""
         frozen = self._restore_frozen(like.frozen)
         found = self._restore(step, {"params": like.params}, partial=True)
         return found["params"], frozen
@@ -105,14 +105,14 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_):
-        # However the run ends: a checkpoint that was begun is work that was done.
+        # Also after an error: a checkpoint that was begun preserves finished steps.
         self._manager.wait_until_finished()
         self._manager.close()
         self._frozen.close()
 
 
 def check_frozen(directory: Path) -> None:
-    """Refuses checkpoints of adapters alone without what they adapt."""
+    """Refuses checkpoints of adapters whose frozen parameters are missing."""
     path = directory / _FROZEN
     if not path.exists():
         raise InputError(
@@ -122,8 +122,8 @@ def check_frozen(directory: Path) -> None:
 
 
 def _array_handler() -> ocp.PyTreeCheckpointHandler:
-    # Replicas writing a part each would cut every array with a program of its own,
-    # compiled at the first save: in the middle of training.
+    # With use_replica_parallel, each replica writes a slice of every array. The slicing
+    # programs would be compiled at the first save, in the middle of training.
     arrays = ocp.type_handlers.ArrayHandler(use_replica_parallel=False)
     registry = ocp.type_handlers.create_type_handler_registry((jax.Array, arrays))
     return ocp.PyTreeCheckpointHandler(type_handler_registry=registry)
@@ -141,6 +141,6 @@ def _is_empty(tree: Any) -> bool:
 
 
 def _tree(state: TrainState) -> dict[str, Any]:
-    """What a checkpoint holds: all but the frozen parameters, which lie beside it."""
+    """Returns the contents of a checkpoint: the state without frozen parameters."""
     fields = dataclasses.fields(state)
     return {field.name: getattr(state, field.name) for field in fields} | {_FROZEN: {}}

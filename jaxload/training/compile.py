@@ -1,4 +1,4 @@
-"""Compiles every program before the first step, and notices if one comes later."""
+"""Compiles programs before the first step, and counts compilations."""
 
 import concurrent.futures
 import os
@@ -11,7 +11,7 @@ from jax.stages import Compiled, Lowered
 
 Key = TypeVar("Key", bound=Hashable)
 
-_MAX_THREADS = 8  # Each may take gigabytes of host memory for a large model.
+_MAX_THREADS = 8  # Compiling a large model may take gigabytes of host memory.
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -23,7 +23,7 @@ def compile_ahead(
 ) -> dict[Key, Compiled]:
     """Lowers and compiles each program, several at a time.
 
-    XLA compiles outside of Python's lock, so threads are enough.
+    XLA releases Python's global lock while it compiles, so threads are enough.
     """
 
     def work(name: Key) -> tuple[Key, Compiled]:
@@ -41,27 +41,28 @@ def compile_ahead(
 
 
 def enable_compile_cache(directory: Path) -> None:
-    """Keeps compiled programs in a directory, unless the user named one to JAX."""
+    """Caches compiled programs in a directory, unless the environment names one."""
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         jax.config.update("jax_compilation_cache_dir", str(directory))
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-        # A program on several devices names the object that partitions a call by its
-        # address, which is another one in every process: with it in the key, nothing
-        # would be found again. Ours can be told apart without it (see ops/_kernel.py).
-        # Those of others, such as JAX's cuDNN attention, are the same for all programs
-        # of a run, and so of this directory; in a user's own they might not be.
+        # A program on several devices contains the addresses of its custom partitioning
+        # objects, which differ in every process: with them in the key, the cache would
+        # never hit. Our objects can be told apart without addresses (see
+        # ops/_kernel.py). Those of libraries, such as JAX's cuDNN attention, are the
+        # same for all programs of a run, and so for all programs in this directory. In
+        # a cache directory that a user shares between runs, they might differ.
         jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
 
 
 class CompileCounter:
-    """Counts the programs that are made ready while the context is open."""
+    """Counts programs that are compiled, or read from the cache, in this context."""
 
     def __init__(self):
         self.count = 0
-        """Programs compiled by XLA or loaded from the cache."""
+        """Programs compiled by XLA or read from the cache."""
 
         self.loaded = 0
-        """Those of them that the cache had."""
+        """Programs read from the cache."""
 
     def __enter__(self) -> "CompileCounter":
         jax.monitoring.register_event_duration_secs_listener(self._listen)

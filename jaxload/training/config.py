@@ -10,30 +10,33 @@ from jaxload.fields import RESUMABLE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Length of a run, and how often it reports and saves."""
+    """Length of a run, its initial weights, and how often it logs and saves."""
 
     num_steps: int = field(metadata=RESUMABLE)
     """Optimizer updates of the whole run."""
 
     seed: int = 0
-    """Seed of the initial parameters, of the order of samples and of their noise."""
+    """Seed of the initial parameters, of the sample order and of the noise."""
 
     accumulate: int = 1
-    """Micro-batches that each replica runs per step; more make larger steps in the
-    same memory."""
+    """Gradient accumulation: micro-batches per replica and step, or compute budgets if
+    balance.policy=mixed. More average the gradient over more samples in the same
+    memory, and make each step longer."""
 
     log_every: int = field(default=20, metadata=RESUMABLE)
-    """Steps between two lines of a log; a terminal shows every step."""
+    """Steps between two lines of a log; more keep the log shorter and show less. A
+    terminal shows every step."""
 
     checkpoint_every: int = field(default=100, metadata=RESUMABLE)
-    """Steps between two checkpoints; fewer lose less work in a crash and write more.
-    The last step always has one."""
+    """Steps between two checkpoints; more write less often and lose more work in a
+    crash. The last step always has a checkpoint."""
 
     keep_checkpoints: int = field(default=2, metadata=RESUMABLE)
-    """Checkpoints to keep on disk; older ones are removed."""
+    """Newest checkpoints kept on disk, older ones are removed; more leave earlier
+    states to go back to and take more disk space."""
 
     weights: str = ""
-    """Safetensors file or directory that the model starts from; empty: random
+    """Safetensors file or directory of the initial weights; empty: random
     parameters."""
 
     def __post_init__(self):
@@ -57,11 +60,13 @@ class ParamGroup:
     also matches dots."""
 
     learning_rate: float = -1.0
-    """Learning rate after the warm-up, which is that of all parameters; 0 freezes, but
-    saves no memory and keeps the gradients in the norm; -1: optimizer.learning_rate."""
+    """Learning rate after the warm-up, which all groups share; -1:
+    optimizer.learning_rate. 0 freezes the parameters, but saves no memory, and their
+    gradients still count in the gradient norm."""
 
     weight_decay: float = -1.0
-    """AdamW's weight decay of the group's matrices; -1: optimizer.weight_decay."""
+    """AdamW's weight decay of the group's matrices; higher keeps them closer to 0. -1:
+    optimizer.weight_decay."""
 
     def __post_init__(self):
         if not self.pattern:
@@ -80,29 +85,34 @@ class ParamGroup:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """AdamW with warm-up and clipping."""
+    """AdamW with learning-rate warm-up and gradient clipping."""
 
     learning_rate: float
-    """Learning rate after the warm-up; constant from there on."""
+    """Learning rate after the warm-up, constant from then on; higher trains faster and
+    may diverge."""
 
     num_warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly."""
+    """Steps over which the learning rate rises linearly; more are more stable at the
+    start and slower."""
 
     weight_decay: float = 0.01
-    """AdamW's weight decay of matrices; biases, norms and modulations have none."""
+    """AdamW's weight decay of matrices; higher regularizes more and holds the weights
+    closer to 0. Biases, norms and modulations have none."""
 
     beta1: float = 0.9
     """Decay of the running mean of gradients."""
 
     beta2: float = 0.99
-    """Decay of the running mean of squared gradients."""
+    """Decay of the running mean of squared gradients, per step; higher averages over
+    more steps and reacts more slowly."""
 
     max_grad_norm: float = 1.0
-    """Largest norm of a step's gradients; larger ones are scaled down to it."""
+    """Norm to which larger gradients of a step are scaled down; higher clips less often
+    and lets outliers move the weights further."""
 
     groups: tuple[ParamGroup, ...] = ()
-    """Parameters with a learning rate or weight decay of their own; the first pattern
-    that matches a name wins."""
+    """Groups of parameters with their own learning rate or weight decay; the first
+    pattern that matches a parameter's name wins."""
 
     def __post_init__(self):
         for name in ("learning_rate", "max_grad_norm"):
@@ -135,13 +145,16 @@ class FlowConfig:
     """Noise levels and conditioning of the flow-matching loss."""
 
     sigma_sampler: Literal["uniform", "logit_normal"] = "logit_normal"
-    """Distribution of the noise level in [0, 1], before the shift."""
+    """Distribution of the noise level in [0, 1], before the shift: uniform, or
+    logit_normal, which trains more on medium noise."""
 
     shift: float = 1.0
-    """Moves noise levels up, as long sequences want: s*sigma / (1 + (s-1)*sigma)."""
+    """Shift s of the noise level, s*sigma / (1 + (s-1)*sigma); 1 is none. Higher trains
+    and samples more at high noise, as long sequences need, and less at low noise."""
 
     caption_dropout: float = 0.1
-    """Share of samples trained without their caption, which guidance needs later."""
+    """Share of samples, 0 to 1, trained without their caption. Guidance needs such
+    samples; more of them train the model less on captions."""
 
     def __post_init__(self):
         if self.shift <= 0:

@@ -1,4 +1,4 @@
-"""The engine: local programs per group, and one global update."""
+"""The engine: runs local programs on each group, and one global update per step."""
 
 import collections
 import dataclasses
@@ -16,22 +16,22 @@ MicroStep = Callable[[Any, Any, Sums, Mapping[str, jax.Array]], tuple[Sums, jax.
 """(step, model, sums, batch) -> (sums, loss), compiled for one group."""
 
 Update = Callable[[TrainState, Sums], tuple[TrainState, Sums, dict[str, jax.Array]]]
-"""(state without frozen parameters, sums) -> (state, sums of zero, scalars)."""
+"""(state without frozen parameters, sums) -> (state, zero sums, scalars)."""
 
 MAX_QUEUED = 2
-"""Micro-batches that wait on a group's devices behind the one that runs. One hides the
-copy to the device, a second the delays of the loop; each takes the memory of a batch,
+"""Micro-batches queued on a group's devices behind the running one. One hides the copy
+to the device, a second the delays of the loop. Each takes the memory of a batch,
 however many micro-batches a step has."""
 
 
 class Engine:
     """Holds the state of a run and advances it, whatever the policy of its schedule.
 
-    Each group runs micro-steps on its own mesh, with a view of the state and of its
-    part of the sums; nothing inside a micro-step crosses groups. The update runs on the
-    global mesh. Views share the buffers of the arrays that they are taken from, so that
-    donating one ends the other: views are taken anew after each update. Frozen
-    parameters are never donated, and their views are taken once.
+    Each group runs micro-steps on its own mesh, with views of the state and of its part
+    of the sums; nothing inside a micro-step crosses groups. The update runs on the
+    global mesh. A view shares the buffers of its array, so donating one invalidates the
+    other: views are taken anew after each update. Frozen parameters are never donated,
+    and their views are taken once.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Engine:
         """Takes over the state and the sums, whose arrays the engine will donate.
 
         Args:
-            placement: Where both lie.
-            micro_steps: Compiled programs, by group and program.
-            update: The compiled update.
-            state: The training state on the global mesh.
-            sums: Sums of zero on the global mesh.
+            placement: Placement of the state and the sums.
+            micro_steps: Compiled micro-steps, by group index and program.
+            update: Compiled update.
+            state: Training state on the global mesh.
+            sums: Zero sums on the global mesh.
         """
         self._placement = placement
         self._micro_steps = micro_steps
@@ -66,15 +66,16 @@ class Engine:
 
     @property
     def state(self) -> TrainState:
-        """The training state on the global mesh, valid until the next update."""
+        """Training state on the global mesh, valid until the next update."""
         return self._state
 
     def micro_step(
         self, group: Group, program: Program, batch: Mapping[str, np.ndarray]
     ) -> None:
-        """Copies a micro-batch to a local group and starts it, without waiting for it.
+        """Copies a micro-batch to a local group and starts the micro-step.
 
-        Returns once no more than MAX_QUEUED micro-batches wait behind a running one.
+        Waits for earlier micro-steps until at most MAX_QUEUED are unfinished, so that
+        the next call leaves at most MAX_QUEUED micro-batches behind a running one.
         """
         index, arrays = group.index, group.place_batch(batch)
         step, params = self._views[index]
@@ -83,12 +84,12 @@ class Engine:
         )
         unfinished = self._unfinished[index]
         unfinished.append(loss)
-        # Here and not before the copy, so that there is a place for the next batch.
+        # Waits here, not before the copy, so that the next batch is copied at once.
         while len(unfinished) > MAX_QUEUED:
             unfinished.popleft().block_until_ready()
 
     def update(self) -> dict[str, jax.Array]:
-        """Ends the step: sums over groups, applies the optimizer; returns scalars."""
+        """Sums over groups and applies the optimizer; returns the step's scalars."""
         parts = [self._sums[group.index] for group in self._placement.local_groups]
         sums = self._placement.join_sums(parts)
         self._views, self._sums, frozen = {}, {}, self._state.frozen
@@ -98,7 +99,7 @@ class Engine:
         return scalars
 
     def is_idle(self, group: Group) -> bool:
-        """Returns whether a local group has finished all that it was given."""
+        """Returns whether a local group has finished all of its micro-steps."""
         leaves = jax.tree.leaves(self._sums[group.index])
         return all(leaf.is_ready() for leaf in leaves)
 

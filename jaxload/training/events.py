@@ -1,9 +1,9 @@
 """Events of a run, and the sinks that record or show them.
 
-`metrics.jsonl` holds one JSON object a line. The first line is
-`{"event": "format", "version": 1}`; each other line is one event,
-`{"event": NAME, "step": STEP, ...values}`. A new field of an event keeps the version;
-readers ignore the fields that they do not know.
+`metrics.jsonl` holds one JSON object per line. The first line is
+`{"event": "format", "version": 1}`; every other line is one event,
+`{"event": NAME, "step": STEP, ...values}`. New fields of an event do not change the
+version; readers ignore unknown fields.
 """
 
 import collections
@@ -23,23 +23,23 @@ from jaxload.errors import InputError
 from jaxload.files import write_atomically
 
 STEP = "step"
-"""Name of the event of an optimizer update. Its values are:
+"""Name of the event of an optimizer update, which has these values:
 
 | value | meaning |
 |---|---|
-| epoch | passes over the data that are done after the step |
+| epoch | passes over the dataset that are complete after the step |
 | loss | mean over the samples of the step |
 | learning_rate | learning rate of parameters that are in no group |
 | grad_norm | norm of the gradients before they are clipped |
 | bucket | shape of the step's micro-batch; several are joined by + |
 | batch | samples of the step, over all replicas and micro-batches |
 | tokens | latent tokens of the step |
-| seconds | time from the end of the step before to the end of this one |
+| seconds | time from the end of the previous step to the end of this one |
 | data_wait_seconds | upper bound on device idle time caused by data loading |
 """
 
 MESSAGE = "message"
-"""Value of any other event that is shown on screen, as a line of its own."""
+"""Name of the value that other events show on screen, as a line of its own."""
 
 _FORMAT = "format"
 _VERSION = 1
@@ -48,13 +48,13 @@ _RECENT_STEPS = 50
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """Something that happened at a step of a run."""
+    """A named event at a step of a run, with its values."""
 
     name: str
     step: int
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Values as JSON has them, by names other than `event` and `step`. Scalars and
-    arrays of NumPy are converted, and a NaN or an infinity is None."""
+    """JSON values by names other than `event` and `step`. NumPy scalars and arrays are
+    converted; NaN and infinity become None."""
 
     def __post_init__(self):
         reserved = {"event", "step"} & self.values.keys()
@@ -76,7 +76,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """Ends the sink; called once."""
+        """Closes the sink; called once."""
         ...
 
 
@@ -84,7 +84,7 @@ _Closable = TypeVar("_Closable")
 
 
 class _Closing:
-    """Context manager that closes itself."""
+    """Base class of context managers that call `close` on exit."""
 
     def __enter__(self: _Closable) -> _Closable:
         return self
@@ -115,10 +115,10 @@ class Sinks(_Closing):
 
 
 class JsonlSink(_Closing):
-    """Appends events to `metrics.jsonl`, each one a line that is flushed at once."""
+    """Appends events to `metrics.jsonl`, one per line, and flushes each at once."""
 
     def __init__(self, path: Path, kept: Sequence[Event]):
-        """Starts the file anew with the events kept from an earlier part of the run."""
+        """Rewrites the file with the events kept from an earlier part of the run."""
         header = json.dumps({"event": _FORMAT, "version": _VERSION}) + "\n"
         write_atomically(path, [header, *map(_to_line, kept)])
         self._file = path.open("a")
@@ -134,7 +134,7 @@ class JsonlSink(_Closing):
 
 
 class ScreenSink(_Closing):
-    """Shows steps: a live bar on a terminal, a line every so many steps in a log.
+    """Shows steps: as a live bar on a terminal, or as a log line every `every` steps.
 
     The value `message` of any other event is printed as a line of its own.
     """
@@ -168,7 +168,7 @@ class ScreenSink(_Closing):
             self._bar.stop()
 
     def _show_bar(self, done: int, text: str) -> None:
-        if self._bar is None:  # Not earlier: what is started has to be stopped.
+        if self._bar is None:  # Not in __init__: a started bar needs close().
             columns = BarColumn(bar_width=10), TextColumn("{task.description}")
             self._bar = Progress(*columns, console=self._console)
             self._bar.add_task("", total=self._num_steps, completed=self._start)
@@ -180,7 +180,7 @@ class ScreenSink(_Closing):
 
     def _text(self, event: Event) -> str:
         values = event.values
-        # Steps differ by bucket, so both rates are means over the recent ones.
+        # Step times differ by bucket, so both rates are means over recent steps.
         seconds = sum(recent["seconds"] for recent in self._recent)
         tokens = sum(recent["tokens"] for recent in self._recent)
         per_step = seconds / len(self._recent)
@@ -198,12 +198,12 @@ class ScreenSink(_Closing):
 
 
 def read_events(path: Path, name: str | None = None) -> list[Event]:
-    """Reads the events of a file, or those of one name; no file has no events.
+    """Reads the events of a file, or only those of one name; empty if there is no file.
 
-    A last line that was torn off by a crash is left out.
+    A last line that a crash left incomplete is skipped.
 
     Raises:
-        InputError: The file has another format, or a line that is no event.
+        InputError: The file has another format, or a line that is not an event.
     """
     if not path.exists():
         return []
@@ -220,7 +220,7 @@ def read_events(path: Path, name: str | None = None) -> list[Event]:
 
 def _check_format(path: Path, line: bytes) -> None:
     content = _parse(path, 1, line)
-    # The rows of the format before this one had no header.
+    # Files of the previous format have no header.
     version = content.get("version") if content.get("event") == _FORMAT else 0
     if version != _VERSION:
         raise InputError(
@@ -260,7 +260,7 @@ def _to_line(event: Event) -> str:
 
 
 def _as_json(value: Any, where: str) -> Any:
-    """Returns a value as JSON would give it back; `where` is for the message."""
+    """Converts a value to what JSON can hold; `where` is for the error message."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, float):

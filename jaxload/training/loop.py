@@ -21,7 +21,7 @@ from jaxload.training.events import STEP, Event, Sink
 
 @dataclasses.dataclass(frozen=True)
 class _Running:
-    """A step that was handed to the devices and has not been waited for."""
+    """A step that was started on the devices and may not be complete."""
 
     step: int
     scalars: Mapping[str, jax.Array]
@@ -39,13 +39,13 @@ def run_steps(
     checkpoints: Checkpoints,
     sink: Sink,
 ) -> None:
-    """Trains from step `start` to the end; the engine then holds the last state.
+    """Trains from step `start` to the last; the engine then holds the final state.
 
-    `batches` are the micro-batches of this process, in the order in which they run.
+    `batches` yields the micro-batches of this process in the order of execution.
     """
     clock = _StepClock(schedule, sink)
     replicas = placement.local_replicas(schedule.num_replicas)
-    # Every transfer is one that was asked for, and every compile is behind us.
+    # Implicit transfers are an error, as are programs that a later step compiles.
     with jax.transfer_guard("disallow"), CompileCounter() as compiles:
         allowed = None
         for step in range(start, config.num_steps):
@@ -55,16 +55,16 @@ def run_steps(
                 batch = next(batches)
                 assert batch.step == step, (batch.step, step)
                 group = placement.group_of(batch.replica)
-                # While the devices have work, nobody waits but the loop.
+                # While the group has work, the loop waits for data, not the devices.
                 if engine.is_idle(group):
                     data_wait += time.perf_counter() - asked
                 engine.micro_step(group, schedule.programs[batch.bucket], batch.arrays)
             clock.started(_Running(step, engine.update(), data_wait))
             done = step + 1
             if done % config.checkpoint_every == 0 or done == config.num_steps:
-                clock.drain()  # A checkpoint never runs ahead of its metrics.
-                # Not the loader's own state: a process that has nothing to run in a
-                # step would be one behind the others.
+                clock.drain()  # Metrics are written before their checkpoint.
+                # Not the loader's own state: a process with no micro-batch in this step
+                # would be one step behind the others.
                 checkpoints.save(done, engine.state, {"step": done})
             if allowed is not None and compiles.count > allowed:
                 _fail_on_compile(schedule, step, compiles.count - allowed)
@@ -81,10 +81,10 @@ def _fail_on_compile(schedule: Schedule, step: int, count: int) -> None:
 
 
 class _StepClock:
-    """Reads the results of each step while the next one is already running.
+    """Reads the results of each step while the next step is already running.
 
-    The devices always have work queued, and still every step has a time of its own:
-    from the moment that the one before was done.
+    The devices always have work queued, and each step is still timed separately, from
+    the end of the previous step to its own end.
     """
 
     def __init__(self, schedule: Schedule, sink: Sink):
@@ -94,12 +94,12 @@ class _StepClock:
         self._last_end = time.perf_counter()
 
     def started(self, running: _Running) -> None:
-        """Takes over a step that has just started; reports the one before."""
+        """Records a step that has just started, and reports the previous one."""
         self.drain()
         self._running = running
 
     def drain(self) -> None:
-        """Waits for the step that is running, if one is, and reports it."""
+        """Waits for the running step, if there is one, and reports it."""
         if self._running is None:
             return
         running, self._running = self._running, None

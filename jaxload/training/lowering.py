@@ -1,4 +1,4 @@
-"""The programs of a run, lowered with their exact shapes and shardings."""
+"""Lowers the programs of a run with their exact shapes and shardings."""
 
 import dataclasses
 import functools
@@ -25,8 +25,8 @@ Origin = Literal["noise", "weights", "checkpoint"]
 class Lowering:
     """Lowers the programs of a trainer for a placement.
 
-    Micro-steps are local programs: each is lowered for one group, on the group's own
-    mesh. Initialisation and update are global.
+    Micro-steps and the sampler are local programs: each is lowered for one group, on
+    the group's own mesh. Initialisation and update are global.
     """
 
     trainer: Trainer
@@ -45,9 +45,9 @@ class Lowering:
     def init(self, origin: Origin) -> Lowered:
         """Lowers the program that runs before the first step.
 
-        It makes the state and sums of zero: from noise, or from parameters that it is
-        given and that it donates. A checkpoint brings the state, so that only the sums
-        are made: a second state would not fit beside the restored one.
+        The program makes the state and zero sums, from noise or from parameters that it
+        takes and donates. For a checkpoint it makes the sums alone, since a second
+        state beside the restored one would exceed the memory.
         """
         num_groups = len(self.placement.groups)
         state, sums = (jax.tree.map(_sharding, x) for x in (self.state, self.sums))
@@ -61,7 +61,7 @@ class Lowering:
         return jax.jit(make, out_shardings=(state, sums)).lower()
 
     def micro_step(self, program: Program, group: Group) -> Lowered:
-        """Lowers a program for one group."""
+        """Lowers the micro-step of a program for one group."""
         state = _abstract(self._shapes[0], group.state(self._shapes[0]))
         sums = _abstract(self._local_sums, group.sums(self._state_like_sums))
         batch = {
@@ -77,7 +77,7 @@ class Lowering:
             return run.lower(state.step, state.model, sums, batch)
 
     def update(self) -> Lowered:
-        """Lowers the update: the only program in which groups communicate."""
+        """Lowers the update, the only program of a step in which groups communicate."""
         state, sums = self.state.without_frozen(), self.sums
         shardings = (jax.tree.map(_sharding, x) for x in (state, sums))
         update = jax.jit(
@@ -109,7 +109,7 @@ class Lowering:
 
     @functools.cached_property
     def idle_bytes(self) -> int:
-        """Bytes per device of state that a micro-step does not read."""
+        """Bytes per device of the state that a micro-step does not read."""
         beside = (self.state.opt_state, self.state.statistics)
         return bytes_per_device(beside)
 
@@ -122,7 +122,7 @@ class Lowering:
 
     @functools.cached_property
     def _state_like_sums(self) -> Sums:
-        """Sums without their leading axis, whose shardings are those of parameters."""
+        """Shapes of the sums without their group axis, which shard like parameters."""
         return jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self._shapes[1]
         )

@@ -1,4 +1,4 @@
-"""Objectives: the loss of each sample, and what is counted beside it."""
+"""Objectives: the loss of each sample, with metrics and running statistics."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -17,14 +17,14 @@ Velocity = Callable[[Array, Array, Array], Array]
 Metrics = Mapping[str, Array]
 """Arrays of any shape, each a sum over samples."""
 
-_NOISE_STREAM = 1_000_003  # Apart from the keys that parameters are drawn from.
+_NOISE_STREAM = 1_000_003  # Separates noise from the keys of the parameters.
 _NUM_NOISE_LEVELS = 8
 _DECAY = 0.98  # Running sums remember about 50 steps.
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """A loss, and statistics of it that a run carries from step to step."""
+    """A loss, and running statistics that a run carries from step to step."""
 
     def __call__(
         self, model: Velocity, batch: Mapping[str, Array], keys_B: Key[Array, " b"]
@@ -33,7 +33,7 @@ class Objective(Protocol):
         ...
 
     def init_metrics(self) -> Metrics:
-        """Returns metrics of zero, of the shapes that a call returns."""
+        """Returns zero metrics with the shapes that a call returns."""
         ...
 
     def init_statistics(self) -> Any:
@@ -41,7 +41,7 @@ class Objective(Protocol):
         ...
 
     def advance_statistics(self, statistics: Any, metrics: Metrics) -> Any:
-        """Returns the statistics after a step whose metrics were summed; pure."""
+        """Returns the statistics after a step with these summed metrics; pure."""
         ...
 
     def report(self, statistics: Any) -> dict[str, Array]:
@@ -53,8 +53,8 @@ class Objective(Protocol):
 class FlowMatching:
     """Flow matching: the model learns the velocity from a sample to noise.
 
-    Statistics are the loss by noise level, from clean to noise, over recent steps: it
-    tells a model that fails at one level from one that fails at all.
+    The statistics are the loss by noise level, from low to high, over recent steps.
+    They show whether a model fails at one noise level or at all levels.
     """
 
     config: FlowConfig
@@ -83,22 +83,22 @@ class FlowMatching:
         return loss_B, _by_noise_level(loss_B, sigma_B)
 
     def init_metrics(self) -> dict[str, Array]:
-        """Returns sums of zero, by noise level."""
+        """Returns zero sums of losses and counts, by noise level."""
         zeros = jnp.zeros(_NUM_NOISE_LEVELS, jnp.float32)
         return {"loss_by_noise": zeros, "count_by_noise": zeros}
 
     def init_statistics(self) -> dict[str, Array]:
-        """Returns running sums of zero, of the metrics."""
+        """Returns zero running sums of the metrics."""
         return self.init_metrics()
 
     def advance_statistics(
         self, statistics: dict[str, Array], metrics: Metrics
     ) -> dict[str, Array]:
-        """Returns the running sums with a step added to them."""
+        """Returns the decayed running sums with a step's metrics added."""
         return {name: _DECAY * statistics[name] + metrics[name] for name in statistics}
 
     def report(self, statistics: dict[str, Array]) -> dict[str, Array]:
-        """Returns the mean loss by noise level; NaN where there was no sample."""
+        """Returns the mean loss by noise level; NaN for levels without samples."""
         count = statistics["count_by_noise"]
         mean = statistics["loss_by_noise"] / count
         return {"loss_by_noise": jnp.where(count > 0, mean, jnp.nan)}
@@ -109,8 +109,8 @@ def sample_keys(
 ) -> Key[Array, " b"]:
     """Returns a random key for each sample of a step.
 
-    Keyed by the sample's id and not by its place in the batch, so that its noise is the
-    same for any batch size, replica or host that the sample lands on.
+    Keys depend on the sample's id and not on its index in the batch, so that its noise
+    is the same for any batch size, replica or host.
     """
     noise_key = jax.random.fold_in(jax.random.key(seed), _NOISE_STREAM)
     step_key = jax.random.fold_in(noise_key, step)
@@ -118,7 +118,7 @@ def sample_keys(
 
 
 def _by_noise_level(loss_B: Array, sigma_B: Array) -> dict[str, Array]:
-    """Returns sums of losses and counts over samples, by intervals of sigma."""
+    """Returns the sums of losses and the sample counts, by intervals of sigma."""
     loss_B = jax.lax.stop_gradient(loss_B)
     level_B = jnp.clip(
         (sigma_B * _NUM_NOISE_LEVELS).astype(jnp.int32), 0, _NUM_NOISE_LEVELS - 1

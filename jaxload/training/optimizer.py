@@ -16,19 +16,19 @@ _NUM_SUGGESTIONS = 3
 
 
 def learning_rate_schedule(config: OptimizerConfig) -> optax.Schedule:
-    """Returns the learning rate by step of parameters that are in no group."""
+    """Returns the learning-rate schedule of parameters that are in no group."""
     return _warm_up(config.learning_rate, config.num_warmup_steps)
 
 
 def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Builds AdamW behind clipping by the norm of all gradients.
+    """Builds AdamW with clipping by the global gradient norm.
 
-    The state is the same whatever the groups are: one tree like the parameters for
-    each moment, which is sharded as they are. `init` raises as check_param_groups does.
+    The structure of the state does not depend on the groups: each moment is one tree
+    like the parameters, sharded as they are. `init` raises as check_param_groups does.
     """
     chain = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
-        optax.chain(  # As optax.adamw, with a decay and a rate for each parameter.
+        optax.chain(  # optax.adamw with a decay and a rate per parameter.
             optax.scale_by_adam(b1=config.beta1, b2=config.beta2),
             _add_weight_decay(config),
             _scale_by_learning_rate(config),
@@ -47,10 +47,10 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def param_name(path: tuple[Any, ...]) -> str:
-    """Returns the dotted name of the parameter at a path of a tree of parameters.
+    """Returns the dotted name of the parameter at a path in a tree of parameters.
 
-    The last key of a path into an `nnx.State` leads from a variable to its array, and
-    is no part of the name.
+    The last key of a path into an `nnx.State` leads from a variable to its array and is
+    not part of the name.
     """
     if path and isinstance(path[-1], jax.tree_util.GetAttrKey):
         path = path[:-1]
@@ -58,9 +58,9 @@ def param_name(path: tuple[Any, ...]) -> str:
 
 
 def param_group_of(config: OptimizerConfig, name: str) -> ParamGroup:
-    """Returns the group of a parameter, with no value left to the section.
+    """Returns the group of a parameter, with its defaults filled in from `config`.
 
-    Parameters that no pattern matches are in a group `*` with the section's values.
+    Parameters that no pattern matches are in a group `*` with the values of `config`.
     """
     matching = (g for g in config.groups if fnmatchcase(name, g.pattern))
     group = next(matching, ParamGroup(pattern="*"))
@@ -73,14 +73,14 @@ def param_group_of(config: OptimizerConfig, name: str) -> ParamGroup:
 
 
 def check_param_groups(config: OptimizerConfig, params: optax.Params) -> None:
-    """Checks that each group has parameters among those that are trained.
+    """Checks that each group has at least one trained parameter.
 
     Args:
-        config: The section `optimizer`.
-        params: A tree of arrays or of their shapes.
+        config: Config section `optimizer`.
+        params: Tree of the trained parameters, or of their shapes.
 
     Raises:
-        InputError: A pattern matches no parameter, or none that an earlier one leaves.
+        InputError: A pattern matches no parameter, or only those of earlier patterns.
     """
     names = [param_name(path) for path, _ in jax.tree.leaves_with_path(params)]
     used = {param_group_of(config, name).pattern for name in names}
@@ -106,12 +106,12 @@ def _nearest(pattern: str, names: list[str]) -> str:
 
 
 def _warm_up(rate: float, num_steps: int) -> optax.Schedule:
-    """Returns a schedule whose first step already moves parameters."""
+    """Returns a linear warm-up whose first step has a learning rate above 0."""
     return lambda step: rate * jnp.minimum((step + 1) / (num_steps + 1), 1.0)
 
 
 def _add_weight_decay(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Adds its weight decay to the update of each matrix."""
+    """Returns a transformation that adds weight decay to the update of each matrix."""
 
     def decayed(path: tuple[Any, ...], update: Any, param: Any) -> Any:
         name = param_name(path)
@@ -124,12 +124,12 @@ def _add_weight_decay(config: OptimizerConfig) -> optax.GradientTransformation:
 
 
 def _is_matrix(name: str) -> bool:
-    # By name: parameters of stacked blocks have one axis more than they are used with.
+    # By name and not by rank: parameters of stacked blocks have an axis of layers.
     return any(part in name for part in _DECAYED)
 
 
 def _scale_by_learning_rate(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Scales the update of each parameter by its learning rate, downhill."""
+    """Returns a transformation that scales each update by minus its learning rate."""
 
     def init(params: optax.Params) -> optax.ScaleByScheduleState:
         return optax.ScaleByScheduleState(count=jnp.zeros((), jnp.int32))

@@ -20,14 +20,14 @@ from jaxload.training.optimizer import learning_rate_schedule, make_optimizer
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainState:
-    """State that a resume starts from: arrays, or their shapes without values."""
+    """State that a resumed run starts from, as arrays or as their abstract shapes."""
 
     step: Any
     params: Any
     """Trained parameters."""
 
     frozen: Any
-    """Parameters that are not trained, below the adapters that are."""
+    """Parameters that are not trained: those of the model below trained adapters."""
 
     opt_state: Any
     statistics: Any
@@ -35,7 +35,7 @@ class TrainState:
 
     @property
     def model(self) -> tuple[Any, Any]:
-        """All parameters, as `nnx.merge(graphdef, *model)` takes them."""
+        """Trained and frozen parameters, for `nnx.merge(graphdef, *model)`."""
         return self.params, self.frozen
 
     def without_frozen(self) -> "TrainState":
@@ -48,20 +48,20 @@ class TrainState:
 class Sums:
     """Sums over the samples of a step, with a leading axis of groups.
 
-    Sums and not means: divided once by the global count, every sample then weighs the
-    same, whatever bucket or replica it landed on.
+    Sums, unlike means, are divided once, by the global count. Every sample then has the
+    same weight, whichever bucket or replica it was in.
     """
 
     grads: Any
     loss: Any
     count: Any
     metrics: Any
-    """Arrays of the objective."""
+    """Metrics of the objective."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trainer:
-    """Pure functions of state and batch, from which programs are compiled."""
+    """Pure functions of state and batch, which are compiled to programs."""
 
     model: ModelConfig
     objective: Objective
@@ -72,7 +72,7 @@ class Trainer:
     def init(
         self, params: Any, frozen: Any, *, num_groups: int = 1
     ) -> tuple[TrainState, Sums]:
-        """Returns the state before the first step, and sums of zero."""
+        """Returns the state before the first step, and zero sums."""
         state = TrainState(
             step=jnp.zeros((), jnp.int32),
             params=params,
@@ -83,7 +83,7 @@ class Trainer:
         return state, self.zero_sums(params, num_groups)
 
     def init_random(self, *, num_groups: int = 1) -> tuple[TrainState, Sums]:
-        """Returns the state before the first step, of random parameters."""
+        """Returns the state of a model with random parameters, and zero sums."""
         rngs = nnx.Rngs(self.seed)
         params, frozen = split_trained(make_model(self._concrete("none"), rngs=rngs))
         return self.init(params, frozen, num_groups=num_groups)
@@ -98,8 +98,9 @@ class Trainer:
     ) -> tuple[Sums, jax.Array]:
         """Adds a micro-batch's losses and gradients to the sums of one group.
 
-        Returns the sums, and the micro-batch's own loss: an array that nothing donates,
-        which is ready when the micro-step is done.
+        Returns:
+            The sums, and the micro-batch's own loss. The loss is never donated, and is
+            ready when the micro-step is done.
         """
         params, frozen = model
         keys_B = sample_keys(self.seed, step, batch["id"])
@@ -119,9 +120,14 @@ class Trainer:
     def update(
         self, state: TrainState, sums: Sums
     ) -> tuple[TrainState, Sums, dict[str, jax.Array]]:
-        """Applies the mean gradient of all groups; returns sums of zero for the next.
+        """Applies the mean gradient of all groups.
 
-        The state has no frozen parameters: see `TrainState.without_frozen`.
+        Args:
+            state: State without frozen parameters: see `TrainState.without_frozen`.
+            sums: Sums of the step.
+
+        Returns:
+            The new state, zero sums for the next step, and the scalars of this one.
         """
         num_groups = sums.count.shape[0]
         sums = jax.tree.map(lambda part: part.sum(axis=0), sums)
@@ -144,7 +150,7 @@ class Trainer:
         return state, self.zero_sums(state.params, num_groups), scalars
 
     def zero_sums(self, params: Any, num_groups: int) -> Sums:
-        """Returns the sums before the first micro-batch of a step."""
+        """Returns the zero sums before the first micro-batch of a step."""
 
         def zeros(like: Any) -> jax.Array:
             return jnp.zeros((num_groups, *like.shape), like.dtype)
@@ -157,7 +163,7 @@ class Trainer:
         )
 
     def graphdef(self, remat: Remat) -> nnx.GraphDef:
-        """Returns the model's structure; every remat policy has the same parameters."""
+        """Returns the model's graph; every remat policy has the same parameters."""
         if remat not in self._graphdefs:
             model = nnx.eval_shape(
                 lambda: make_model(self._concrete(remat), rngs=nnx.Rngs(self.seed))
@@ -176,7 +182,7 @@ class Trainer:
 def make_trainer(
     model: ModelConfig, flow: FlowConfig, optimizer: OptimizerConfig, *, seed: int
 ) -> Trainer:
-    """Returns the trainer of a model with the flow-matching objective."""
+    """Builds the trainer of a model with the flow-matching objective."""
     return Trainer(
         model=model,
         objective=FlowMatching(flow),
@@ -187,9 +193,10 @@ def make_trainer(
 
 
 def split_trained(model: nnx.Module) -> tuple[nnx.State, nnx.State]:
-    """Returns a model's parameters: those that are trained, and those that are not.
+    """Splits a model's parameters into trained and frozen ones.
 
-    Adapters are trained alone; a model without is trained whole.
+    A model with adapters trains only the adapters; a model without them trains all
+    parameters.
     """
     params = nnx.state(model)
     adapters, rest = nnx.split_state(params, nnx.LoRAParam, ...)

@@ -1,4 +1,4 @@
-"""Models from safetensors and back, by the names that others have for the tensors."""
+"""Loads and saves safetensors weights with diffusers, original or ComfyUI names."""
 
 from jaxload.models.weights.loading import check, load, read_config
 from jaxload.models.weights.names import Naming

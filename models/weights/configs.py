@@ -1,4 +1,4 @@
-"""Fields of a config.json, and whether a model here can be what they say."""
+"""Validated access to the fields of a config.json."""
 
 import math
 from collections.abc import Mapping
@@ -9,60 +9,60 @@ from jaxload.errors import InputError
 
 CLASS_NAME = "_class_name"
 NUM_TEXT_TOKENS = "_num_text_tokens"
-"""Ours: diffusers leaves it to pipelines, and to it what begins so is no field."""
+"""Field of ours; diffusers ignores fields that begin with an underscore."""
 
 
 class Fields:
-    """The fields of a config.json; each is asked for, and none may be left over."""
+    """Fields of a config.json; `end` rejects those that were never asked for."""
 
     def __init__(self, path: Path, content: Mapping[str, Any]):
-        """Takes what a file says."""
+        """Wraps the content of the file at `path`."""
         self.path = path
         self._values = dict(content)
         self._asked: set[str] = set()
 
     def set_defaults(self, defaults: Mapping[str, Any]) -> None:
-        """Sets what holds where the file says nothing."""
+        """Sets values for fields that the file does not have."""
         self._values = {**defaults, **self._values}
 
     def get(self, name: str) -> Any:
-        """A field that may be anything."""
+        """Returns the value of a field unchecked; None if it is absent."""
         self._asked.add(name)
         return self._values.get(name)
 
     def count(self, name: str) -> int:
-        """A field that must be a whole number of 1 or more."""
+        """Returns a field that must be a whole number of 1 or more."""
         value = self.get(name)
         if type(value) is not int or value < 1:
             raise self.error(name, "a whole number of 1 or more")
         return value
 
     def optional_count(self, name: str) -> int:
-        """The same, or 0 for null."""
+        """Returns a field as `count` does, or 0 for null."""
         return 0 if self.get(name) is None else self.count(name)
 
     def number(self, name: str) -> float:
-        """A field that must be a number above 0."""
+        """Returns a field that must be a finite number above 0."""
         value = self.get(name)
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise self.error(name, "a number above 0")
         return float(value)
 
     def require(self, name: str, *allowed: Any) -> None:
-        """Refuses a field with a value that no model here can have."""
+        """Checks that a field has one of the values that our models support."""
         if self.get(name) not in allowed:
             expected = " or ".join("null" if a is None else repr(a) for a in allowed)
             raise self.error(name, expected)
 
     def end(self) -> None:
-        """Refuses fields that were not asked for, unless they are off."""
+        """Checks that each field was asked for, except private, null or false."""
         for name, value in self._values.items():
             unknown = name not in self._asked and not name.startswith("_")
             if unknown and value not in (None, False):
                 raise self.error(name, "no such field")
 
     def error(self, name: str, expected: str) -> InputError:
-        """The error for a field that is not as expected."""
+        """Returns the error for a field with an unexpected value."""
         got = self._values.get(name)
         return InputError(
             f"{self.path}: {name}: expected {expected}, got {got!r}; models like that "

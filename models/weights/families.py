@@ -1,4 +1,4 @@
-"""The families of models that files are known of, and which one a file is of."""
+"""Known model families, and matching of the tensors in files to their parameters."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -26,7 +26,7 @@ _MAX_SHOWN = 10
 
 
 def family_of(config: Any) -> Family:
-    """The family that a model's config is of."""
+    """Returns the family of a model's config."""
     for family in FAMILIES:
         if isinstance(config, family.config):
             return family
@@ -37,7 +37,7 @@ def family_of(config: Any) -> Family:
 
 
 def read_config(path: Path) -> Any:
-    """Reads a config.json."""
+    """Reads a config.json of any known family into a model config."""
     if not path.is_file():
         raise InputError(
             f"{path}: expected the sizes of the model there, got no such file; give "
@@ -60,10 +60,11 @@ def match(
     shapes: Mapping[ParameterPath, Shape],
     found: Mapping[str, Stored],
 ) -> dict[str, tuple[Tensor, Stored]]:
-    """Finds each of a model's tensors among those of files, whatever their naming.
+    """Finds each of a model's tensors in files, in whichever naming matches most names.
 
     Raises:
-        InputError: With all that is missing, too much, misshapen or of another type.
+        InputError: Tensors are missing, unexpected, repeated, or of another shape or
+            dtype; the message lists them.
     """
     names: dict[str, str] = {}
     repeated: list[str] = []

@@ -1,6 +1,6 @@
-"""Safetensors files: where each tensor lies, its rows read, and tensors streamed out.
+"""Reads headers and rows of safetensors files, and writes files as a stream.
 
-A file is the length of its header in 8 bytes, the header in JSON, then the tensors.
+A file holds the length of its header in 8 bytes, the header in JSON, then the tensors.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ DTYPES = {
     "F16": np.dtype(np.float16),
     "BF16": np.dtype(ml_dtypes.bfloat16),
 }
-"""Types of parameters, by the names that headers have for them."""
+"""Supported dtypes, by their names in headers."""
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000
@@ -30,18 +30,18 @@ _DOWNLOAD = "download or copy it again"
 
 @dataclasses.dataclass(frozen=True)
 class Stored:
-    """A tensor in a file."""
+    """A tensor in a safetensors file."""
 
     path: Path
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    """Of its first byte in the file."""
+    """Position of the tensor's first byte in the file."""
 
     def read_rows(self, first: int, count: int) -> np.ndarray:
-        """Reads a part of the first axis.
+        """Reads `count` rows of the first axis, from row `first`, into a new array.
 
-        Into memory of its own: pages of a mapped file would stay resident.
+        The file is not memory-mapped, because its pages would stay resident.
         """
         rows = np.empty((count, *self.shape[1:]), DTYPES[self.dtype])
         content = rows.reshape(-1).view(np.uint8).data
@@ -57,7 +57,7 @@ class Stored:
 
 
 def read_header(path: Path) -> dict[str, Stored]:
-    """Reads which tensors a file has."""
+    """Reads the names, dtypes, shapes and offsets of a file's tensors."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -117,7 +117,7 @@ def _tensors(path: Path, header: Any, *, start: int, size: int) -> dict[str, Sto
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """A tensor that is to be written."""
+    """Name, dtype and shape of a tensor to write."""
 
     name: str
     dtype: np.dtype
@@ -125,16 +125,16 @@ class Described:
 
     @property
     def num_bytes(self) -> int:
-        """Its size."""
+        """Size of the tensor in bytes."""
         return self.dtype.itemsize * int(np.prod(self.shape))
 
 
 def write(
     path: Path, tensors: Iterable[Described], chunks: Iterable[np.ndarray]
 ) -> None:
-    """Writes a file; the chunks are what the tensors hold, in their order.
+    """Writes a file; the chunks are the content of all tensors, in order.
 
-    A chunk is asked for when the one before has been written, so one is held at a time.
+    Each chunk is drawn after the previous one was written, so one is held at a time.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     names = {dtype: name for name, dtype in DTYPES.items()}
@@ -154,15 +154,15 @@ def write(
             content = np.empty(chunk.shape, chunk.dtype)
             copy(chunk, content)
             file.write(content.reshape(-1).view(np.uint8).data)
-            del chunk, content  # Or they would be held while the next one is made.
+            del chunk, content  # Frees both before the next chunk is made.
         assert file.tell() == _LENGTH_BYTES + len(text) + offset
 
 
 def copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copies, and converts, if need be.
+    """Copies an array, and converts it to the target's dtype.
 
-    In strips: a transposed matrix is copied four times as fast if a strip of it stays
-    in the cache until all of what was read with it has been used.
+    Copying in strips is four times as fast for a transposed matrix, because each cache
+    line that was read stays in the cache until all of it has been used.
     """
     for start in range(0, source.shape[-1], _STRIP):
         strip = (..., slice(start, start + _STRIP))

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: one file, or several with an index; alone or in a directory."""
+"""Finds and writes weights on disk: a single file, or several files with an index."""
 
 import contextlib
 import dataclasses
@@ -27,24 +27,24 @@ _TRANSFORMER = "transformer"
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """What a path leads to."""
+    """Weights that were found at a path."""
 
     place: Path
-    """The file or the index that was found there."""
+    """The safetensors file, or the index of several."""
 
     index: Mapping[str, Path] | None = None
-    """The file of each tensor, if there are several."""
+    """File of each tensor, by name; None for a single file."""
 
     @property
     def config(self) -> Path:
-        """Where its config.json would be."""
+        """Path of the config.json beside the weights; it may not exist."""
         return self.place.parent / CONFIG
 
     def tensors(self) -> dict[str, Stored]:
-        """All tensors, by the names they have in the files.
+        """Reads the headers; returns all tensors by their names in the files.
 
         Raises:
-            InputError: The files do not hold what the index says.
+            InputError: The tensors in the files are not those in the index.
         """
         if self.index is None:
             return files.read_header(self.place)
@@ -66,7 +66,7 @@ class Checkpoint:
 
 
 def find(path: Path) -> Checkpoint:
-    """Finds the files: `path` is one, or their index, or a directory of either."""
+    """Finds weights; `path` is a file, an index, or a directory that holds either."""
     if path.is_dir():
         path = _find_in_directory(path)
     if not path.is_file():
@@ -131,7 +131,7 @@ def _read_index(index: Path) -> dict[str, Path]:
 
 
 def holds_only_models(directory: Path) -> bool:
-    """Whether a config.json that is there, and would be replaced, is of a model."""
+    """Returns False if the directory has a config.json that is not a model's."""
     config = directory / CONFIG
     if not config.exists():
         return True
@@ -146,18 +146,18 @@ def write(
     max_file_bytes: int,
     config: dict[str, object] | None,
 ) -> None:
-    """Writes one file, or a directory of files no larger than that.
+    """Writes one file, or a directory of files of at most `max_file_bytes` each.
 
-    Nothing is in its place before everything has been written. Files of a model that
-    was there are then replaced one by one; killed in between, this leaves a directory
-    without its index or its config.json, and never one with parts of both.
+    All files are written under temporary names, and renamed once all are complete.
+    Files of an earlier model are then replaced one by one. A process killed in between
+    leaves a directory without index or config.json, never one that mixes two models.
 
     Args:
         path: The file if it ends in .safetensors, else the directory.
-        tensors: What to write, in order.
-        chunks: Gives a tensor's content.
-        max_file_bytes: For a directory; a file that was named is one file.
-        config: What config.json of a directory holds, if it is to have one.
+        tensors: The tensors to write, in order.
+        chunks: Returns the content of a tensor, in chunks.
+        max_file_bytes: Limit for each file of a directory; ignored for a single file.
+        config: Content of the directory's config.json; None writes no config.json.
     """
     if path.suffix == ".safetensors":
         _write_files({path: list(tensors)}, chunks)
@@ -170,8 +170,8 @@ def write(
             for i in range(1, len(parts) + 1)
         ]
     contents = {path / name: part for name, part in zip(names, parts, strict=True)}
-    # Files of another save go once the new ones have been written: those first that say
-    # what the others are, lest they say it of some old files and some new ones.
+    # Files of an earlier save are removed once the new ones have been written. Index
+    # and config.json go first, so that they never describe a mix of old and new files.
     _write_files(contents, chunks, before_renaming=lambda: _remove_others(path, names))
     if config is not None:
         whole_files.write_atomically(path / CONFIG, json.dumps(config, indent=2) + "\n")
@@ -190,7 +190,7 @@ def _write_files(
         for path, part in contents.items():
             partial = stack.enter_context(whole_files.replaced(path))
             partial.parent.mkdir(parents=True, exist_ok=True)
-            # Not a generator, whose variable would hold a chunk too long.
+            # Not a generator: its loop variable would hold a chunk too long.
             files.write(partial, part, itertools.chain.from_iterable(map(chunks, part)))
         before_renaming()
 

@@ -1,4 +1,4 @@
-"""Files into the arrays of a model, one parameter at a time."""
+"""Loads weights from files into a model's arrays, one parameter at a time."""
 
 import dataclasses
 import functools
@@ -30,7 +30,7 @@ Bounds = tuple[tuple[int, int], ...]
 
 
 def read_config(path: str | os.PathLike[str]) -> ModelConfig:
-    """Reads the config of the model that `load` would make of a path."""
+    """Reads the config.json beside the weights at a path."""
     return _read_config(layout.find(Path(path)).config)
 
 
@@ -41,23 +41,22 @@ def load(
     shardings: nnx.State[Any, Any] | None = None,
     rngs: nnx.Rngs | None = None,
 ) -> WanTransformer | MMDiT:
-    """Makes a model of safetensors, straight into arrays as they are to be sharded.
+    """Loads a model from safetensors, directly into sharded arrays.
 
-    Names of diffusers, the original ones and ComfyUI's are told apart by themselves.
-    Parameters get the config's param_dtype. Adapters, which such files do not have, are
-    as in a new model.
+    Diffusers, original and ComfyUI names are recognized. Parameters are converted to
+    the config's param_dtype. LoRA adapters, which files do not hold, are initialized.
 
     Args:
-        path: A .safetensors file, the index of several, or a directory with either; one
-            that has them in transformer/ will do.
-        config: Of the model; None reads config.json, which is beside the files, and
-            keeps parameters in the files' type: bfloat16 if all are, else float32.
-        shardings: Of each parameter, in the structure of the model's state; None puts
-            all on the default device.
-        rngs: Of the adapters; None draws them as `nnx.Rngs(0)` does.
+        path: A .safetensors file, the index of several, or a directory that holds
+            either, itself or in transformer/.
+        config: Config of the model. None reads the config.json beside the files, and
+            sets param_dtype to bfloat16 if all tensors are bfloat16, else to float32.
+        shardings: Sharding of each parameter, in the structure of the model's state;
+            None puts all parameters on the default device.
+        rngs: Random keys that initialize the adapters; None uses `nnx.Rngs(0)`.
 
     Raises:
-        InputError: The files are not those of such a model.
+        InputError: The files do not hold the weights of such a model.
     """
     found = layout.find(Path(path))
     tensors = found.tensors()
@@ -82,7 +81,7 @@ def load(
 
 
 def check(path: str | os.PathLike[str], config: ModelConfig) -> None:
-    """Reads which tensors there are, and no more.
+    """Checks, by the headers alone, that `load` would find the model's tensors.
 
     Raises:
         InputError: `load` would fail.
@@ -95,7 +94,7 @@ def check(path: str | os.PathLike[str], config: ModelConfig) -> None:
 
 
 def _with_type_of(tensors: Mapping[str, Stored], config: ModelConfig) -> ModelConfig:
-    """The config with a type of parameters that holds these exactly."""
+    """Returns the config with a param_dtype that holds these tensors exactly."""
     is_half = all(stored.dtype == "BF16" for stored in tensors.values())
     return dataclasses.replace(config, param_dtype="bfloat16" if is_half else "float32")
 
@@ -125,7 +124,7 @@ def _shardings(
 
 
 def _initial(create: Any, shardings: Mapping[ParameterPath, Sharding]) -> dict:
-    """What files do not have, as in a new model; nothing else is computed."""
+    """Initializes the variables that files do not hold; computes no others."""
     if not shardings:
         return {}
 
@@ -151,24 +150,24 @@ def _read(
     sharding: Sharding,
     sources: Sequence[tuple[Piece, Stored]],
 ) -> jax.Array:
-    """Reads one parameter, of which this process's devices may need only parts."""
+    """Reads the parts of one parameter that this process's devices hold."""
     shape = abstract.shape
     bounds = {
         device: tuple(s.indices(n)[:2] for s, n in zip(index or (), shape, strict=True))
         for device, index in sharding.addressable_devices_indices_map(shape).items()
     }
-    # One for all devices that hold the same part.
+    # Devices that hold the same part share a buffer.
     buffers = {part: _empty(part, abstract.dtype) for part in set(bounds.values())}
     for piece, stored in sources:
         _read_piece(piece, stored, buffers)
     arrays = [jax.device_put(buffers[part], device) for device, part in bounds.items()]
-    # Until a device has its copy the buffers are needed: no more than one parameter's.
+    # Waiting for the copies limits host memory to the buffers of one parameter.
     jax.block_until_ready(arrays)
     return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
 
 
 def _empty(part: Bounds, dtype: np.dtype) -> np.ndarray:
-    """An array so aligned that on a CPU JAX takes it as it is, without a copy."""
+    """Returns an array aligned such that JAX on CPU uses it without a copy."""
     shape = [stop - start for start, stop in part]
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)

@@ -1,4 +1,4 @@
-"""HunyuanVideo in files: names and config.json."""
+"""Tensor names and config.json of HunyuanVideo."""
 
 import math
 import re
@@ -32,7 +32,7 @@ _FIXED = {
     "qk_norm": "rms_norm",
     "image_condition_type": None,
 }
-"""What every model here is, as config.json has it."""
+"""Fields of config.json that are the same for all supported models."""
 
 _DEFAULTS = {
     **_FIXED,
@@ -81,7 +81,7 @@ def _refiner_block() -> list[Entry]:
 
 
 def _stream(path: str, original: str, names: dict[str, str]) -> list[Entry]:
-    """One of a double block's streams; `names` are diffusers', by ours."""
+    """Returns the entries of one stream; `names` maps our names to diffusers'."""
     path = f"double_blocks.{path}"
     original = f"double_blocks.{{i}}.{original}"
     diffusers = {key: f"transformer_blocks.{{i}}.{name}" for key, name in names.items()}
@@ -129,7 +129,7 @@ _TEXT = {
 def _single_block() -> list[Entry]:
     path, diffusers = "single_blocks", "single_transformer_blocks.{i}"
     original = "single_blocks.{i}"
-    # The rows of linear1, in this order: queries, keys, values and the MLP's inputs.
+    # The rows of linear1 are, in order, those of q, k, v and mlp_in.
     linear1 = f"{original}.linear1"
     return [
         *linear(
@@ -186,7 +186,7 @@ _ENTRIES = (
     *_stream("video", "img", _VIDEO),
     *_stream("text", "txt", _TEXT),
     *_single_block(),
-    # Scale and shift in diffusers, as here; shift and scale in the original.
+    # The order is scale, shift here and in diffusers; shift, scale in the original.
     *linear(
         "head_modulation",
         "norm_out.linear",
@@ -203,7 +203,7 @@ _ENTRIES = (
 )
 
 
-# ComfyUI's names are those of its FLUX.
+# ComfyUI names the tensors like those of its FLUX implementation.
 _COMFYUI = (
     ("t_embedder.mlp.0.", "t_embedder.in_layer."),
     ("t_embedder.mlp.2.", "t_embedder.out_layer."),
@@ -257,7 +257,7 @@ def _read_config(fields: Fields) -> MMDiTConfig:
 
 def _write_config(config: MMDiTConfig) -> dict[str, object]:
     ratio = config.mlp_width / config.width
-    if int(config.width * ratio) < config.mlp_width:  # Rounded below the whole number.
+    if int(config.width * ratio) < config.mlp_width:  # The ratio was rounded down.
         ratio = math.nextafter(ratio, math.inf)
     return {
         CLASS_NAME: _NAME,
@@ -285,7 +285,7 @@ MMDIT = Family(
     config=MMDiTConfig,
     entries=_ENTRIES,
     comfyui=_COMFYUI,
-    ignored=re.compile(r"(.*\.)?freqs\w*"),  # Computed, not trained.
+    ignored=re.compile(r"(.*\.)?freqs\w*"),  # Rotary tables are computed here.
     read_config={_NAME: _read_config},
     write_config=_write_config,
 )

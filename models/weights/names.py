@@ -1,7 +1,7 @@
-"""Tables of names: where each parameter of a model lies in the files of others.
+"""Tables that map a model's parameters to the tensors in files.
 
-A table is a list of entries. From it follow the tensors that a file must have, their
-shapes, what is missing or too much, and how values go in and out.
+A table is a list of entries. It determines the names and shapes of the tensors that a
+file must have, and how parameters are converted to and from them.
 """
 
 import dataclasses
@@ -19,10 +19,10 @@ from jaxload.models.weights.configs import Fields
 Naming = Literal["diffusers", "original", "comfyui"]
 NAMINGS: tuple[Naming, ...] = get_args(Naming)
 PREFIX = "model.diffusion_model."
-"""What ComfyUI puts before the original names."""
+"""Prefix that ComfyUI adds to the original names."""
 
 PREFIXES = (PREFIX, "diffusion_model.", "model.model.")
-"""What files may have before any names; the last one, what ComfyUI saves itself."""
+"""Prefixes that names in files may have; ComfyUI itself saves with the last one."""
 
 Shape = tuple[int, ...]
 ParameterPath = tuple[str, ...]
@@ -30,26 +30,26 @@ ParameterPath = tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """How a parameter, or one layer of it, lies in a file.
+    """Conversion of a parameter, or one layer of it, to its shape in a file.
 
-    Its axes are split, one may be flipped, they are transposed, and joined.
+    To write, axes are split, one may be flipped, then all are transposed and joined.
     """
 
     split: Callable[[Shape], Shape] = lambda shape: shape
     flipped: int | None = None
     axes: tuple[int, ...] | None = None
     joined: Callable[[Shape], Shape] = lambda shape: shape
-    """The shape in the file, from that of the parameter."""
+    """Shape in the file, as a function of the parameter's."""
 
     def to_file(self, parameter: np.ndarray) -> np.ndarray:
-        """The parameter as it lies in a file."""
+        """Converts a parameter to its form in a file."""
         parts = self._flip(parameter.reshape(self.split(parameter.shape)))
         return parts.transpose(self.axes or range(parts.ndim)).reshape(
             self.joined(parameter.shape)
         )
 
     def to_parameter(self, tensor: np.ndarray, shape: Shape) -> np.ndarray:
-        """The parameter from what lies in a file; not copied if it can be a view."""
+        """Converts a tensor of a file to a parameter; returns a view if possible."""
         split = self.split(shape)
         axes = self.axes or tuple(range(len(split)))
         parts = tensor.reshape([split[axis] for axis in axes])
@@ -61,7 +61,7 @@ class Form:
 
 AS_IT_IS = Form()
 TRANSPOSED = Form(axes=(1, 0), joined=lambda s: s[::-1])
-"""[in, out] here, [out, in] in PyTorch."""
+"""[in, out] here, [out, in] in PyTorch files."""
 
 LEADING_ONE = Form(joined=lambda s: (1, *s))
 PATCH_CONVOLUTION = Form(
@@ -69,7 +69,7 @@ PATCH_CONVOLUTION = Form(
     axes=(4, 3, 0, 1, 2),
     joined=lambda s: (s[1], s[0] // 4, 1, 2, 2),
 )
-"""[PC, D] here; a convolution's [D, C, 1, 2, 2]."""
+"""[PC, D] here; a convolution kernel [D, C, 1, 2, 2] in the file."""
 
 CHANNELS_FIRST = Form(
     split=lambda s: (s[0], 4, s[1] // 4), axes=(2, 1, 0), joined=lambda s: s[::-1]
@@ -83,16 +83,16 @@ HALVES_SWAPPED = Form(
     axes=(1, 2, 0),
     joined=lambda s: s[::-1],
 )
-"""Transposed, and what is the first half of the outputs here is the second there."""
+"""Transposed, with the two halves of the outputs swapped."""
 
 HALVES_SWAPPED_BIAS = Form(split=lambda s: (2, s[0] // 2), flipped=0)
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a parameter lies: the tensor's name, {i} for the layer, and its form.
+    """Name of a tensor in a file, with {i} for the layer, and the parameter's form.
 
-    Parameters of the same place are rows of one tensor, in the order of the table.
+    Parameters with the same name are rows of one tensor, in the order of the table.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A parameter, and its place in either naming."""
+    """A parameter, and its tensor in diffusers and original names."""
 
     path: ParameterPath
     diffusers: Place
@@ -109,17 +109,17 @@ class Entry:
 
 
 def vector(path: str, diffusers: str, original: str, form: Form = AS_IT_IS) -> Entry:
-    """A parameter that is no matrix; its names are whole."""
+    """Returns the entry of a single parameter; its names are used as given."""
     return Entry(tuple(path.split(".")), Place(diffusers, form), Place(original, form))
 
 
 def scale(path: str, diffusers: str, original: str) -> Entry:
-    """The scale of a norm."""
+    """Returns the entry of a norm's scale."""
     return vector(f"{path}.scale", f"{diffusers}.weight", f"{original}.weight")
 
 
 def norm(path: str, diffusers: str, original: str) -> list[Entry]:
-    """The scale and the bias of a norm."""
+    """Returns the entries of a norm's scale and bias."""
     bias = vector(f"{path}.bias", f"{diffusers}.bias", f"{original}.bias")
     return [scale(path, diffusers, original), bias]
 
@@ -131,7 +131,7 @@ def linear(
     forms: tuple[Form, Form] = (TRANSPOSED, AS_IT_IS),
     original_forms: tuple[Form, Form] | None = None,
 ) -> list[Entry]:
-    """The kernel and the bias of a linear layer; of both, the forms if unusual."""
+    """Returns the entries of a linear layer; `forms` are those of kernel and bias."""
     return [
         Entry(
             (*path.split("."), parameter),
@@ -150,31 +150,31 @@ def linear(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """A model here, and what the files of its like are made of."""
+    """A model class, its config, and the tensors and config.json of its files."""
 
     title: str
     model: Callable[..., nnx.Module]
     config: type
     entries: tuple[Entry, ...]
     comfyui: tuple[tuple[str, str], ...]
-    """What ComfyUI, where it saves a model, has in place of parts of original names.
+    """Pairs of substrings, replaced in turn, that turn original names into ComfyUI's.
 
-    Each pair is replaced in turn. It reads original names too.
+    ComfyUI saves models with its own names; it reads original names too.
     """
 
     ignored: re.Pattern[str]
-    """Tensors that files may have and no model needs."""
+    """Pattern of tensors in files that models do not need."""
 
     read_config: Mapping[str, Callable[[Fields], Any]]
-    """By the class that a config.json names: from its fields to a config."""
+    """Readers of config.json, by the class name in it."""
 
     write_config: Callable[[Any], dict[str, object]]
-    """From a config to diffusers' config.json."""
+    """Returns the content of diffusers' config.json for a config."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A parameter, or one layer of it, as rows of a tensor."""
+    """A parameter, or one layer of it, as consecutive rows of a tensor."""
 
     path: ParameterPath
     layer: int | None
@@ -184,13 +184,13 @@ class Piece:
 
     @property
     def num_rows(self) -> int:
-        """How many of the tensor's rows it is."""
+        """Number of rows that the parameter takes in the tensor."""
         return self.form.joined(self.shape)[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor that a file has if it holds the model."""
+    """A tensor that a file with the model must have."""
 
     shape: Shape
     pieces: tuple[Piece, ...]
@@ -199,13 +199,13 @@ class Tensor:
 def tensors_of(
     family: Family, naming: Naming, shapes: Mapping[ParameterPath, Shape]
 ) -> dict[str, Tensor]:
-    """The tensors of a model with these parameters, layer by layer."""
+    """Returns the tensors by name, layer by layer; `shapes` are the parameters'."""
     unknown = shapes.keys() - {entry.path for entry in family.entries}
     assert not unknown, f"parameters in no table: {sorted(unknown)}"
-    # Those before the layers, the layers of each stack, and those after them.
+    # Sorted below: parameters outside of layers first, then layer by layer.
     found: list[tuple[str, Piece]] = []
     for entry in family.entries:
-        if entry.path not in shapes:  # A part that this model does without.
+        if entry.path not in shapes:  # The config has no such part.
             continue
         place = entry.diffusers if naming == "diffusers" else entry.original
         name = PREFIX * (naming == "comfyui") + place.name

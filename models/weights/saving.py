@@ -1,4 +1,4 @@
-"""A model's arrays into files, one tensor at a time."""
+"""Saves a model's weights to files, one tensor at a time."""
 
 import functools
 import os
@@ -29,18 +29,18 @@ def save(
     names: Naming = "diffusers",
     max_file_bytes: int = 10_000_000_000,
 ) -> None:
-    """Writes a model as safetensors, with adapters merged into what they adapt.
+    """Writes a model as safetensors, with LoRA adapters merged into the kernels.
 
-    Every process of a job calls it; the first one writes. What was there before is
-    replaced once all has been written.
+    Every process of a job must call this function; process 0 writes. Existing files
+    are replaced once all new ones have been written.
 
     Args:
-        model: Of a family that is known, with a `config`.
+        model: A model of a known family, with a `config`.
         path: A file if it ends in .safetensors, else a directory in the layout of
-            diffusers, with its config.json if names are those of diffusers.
-        names: Of diffusers, the original ones, or those with ComfyUI's prefix.
-        max_file_bytes: The most that one of a directory's files may have, unless it is
-            a single tensor.
+            diffusers, with a config.json if `names` is "diffusers".
+        names: Naming of the tensors; "comfyui" is the original names with a prefix.
+        max_file_bytes: Size limit of each file of a directory; a single tensor may
+            exceed it.
     """
     path = Path(path)
     _check_arguments(path, names, max_file_bytes)
@@ -65,10 +65,10 @@ def save(
             described,
             chunks,
             max_file_bytes=max_file_bytes,
-            # To diffusers, one beside other names would mean a model without weights.
+            # With a config.json and other names, diffusers would find no weights.
             config=family.write_config(config) if names == "diffusers" else None,
         )
-    else:  # The first process cannot gather alone.
+    else:  # All processes must take part in gathering.
         for tensor in described:
             for _ in chunks(tensor):
                 pass
@@ -77,7 +77,7 @@ def save(
 
 
 def _check_arguments(path: Path, names: str, max_file_bytes: int) -> None:
-    """Refuses what would be found wrong only after everything has been written."""
+    """Checks arguments up front whose errors would otherwise show after writing."""
     if names not in NAMINGS:
         raise InputError(f"names={names!r}: expected one of {', '.join(NAMINGS)}")
     if max_file_bytes < 1:
@@ -100,7 +100,7 @@ def _check_arguments(path: Path, names: str, max_file_bytes: int) -> None:
 
 
 def _value(model: nnx.Module, piece: Piece) -> np.ndarray:
-    """A parameter, or one layer of it, on this host."""
+    """Returns a parameter, or one layer of it, as an array on this host."""
     *owners, name = piece.path
     owner: Any = functools.reduce(getattr, owners, model)
     value = _layer(getattr(owner, name).get_value(), piece.layer)
@@ -116,7 +116,7 @@ def _value(model: nnx.Module, piece: Piece) -> np.ndarray:
 
 
 def _layer(value: jax.Array, layer: int | None) -> jax.Array:
-    # A copy: an array that was asked for its values keeps them on the host.
+    # A copy, because a JAX array caches its values on the host once they are read.
     return jnp.copy(value) if layer is None else _index(value, layer)
 
 

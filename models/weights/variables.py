@@ -1,4 +1,4 @@
-"""A model's variables by path, and which of them files have."""
+"""A model's variables by path, and the test for those stored in files."""
 
 from typing import Any, cast
 
@@ -8,10 +8,10 @@ from jaxload.models.weights.names import ParameterPath
 
 
 def variables_of(state: nnx.State[Any, Any]) -> dict[ParameterPath, Any]:
-    """The variables of a state, or what stands in their place."""
+    """Returns the leaves of a state by path: variables, or shardings in their stead."""
     return cast(dict[ParameterPath, Any], dict(nnx.to_flat_state(state)))
 
 
 def is_stored(variable: nnx.Variable) -> bool:
-    """Whether files have this variable: adapters are merged into what they adapt."""
+    """Returns True for parameters but not for adapters, which are saved merged."""
     return isinstance(variable, nnx.Param) and not isinstance(variable, nnx.LoRAParam)

@@ -1,4 +1,4 @@
-"""Wan 2.1 in files: names and config.json."""
+"""Tensor names and config.json of Wan 2.1."""
 
 import re
 
@@ -30,10 +30,10 @@ _FIXED = {
     "qk_norm": "rms_norm_across_heads",
     "eps": 1e-6,
 }
-"""What every model here is, as config.json has it."""
+"""Fields of config.json that are the same for all supported models."""
 
 _IMAGE_SIZES = {"t2v": (0, 0), "i2v": (1280, 0), "flf2v": (1280, 514)}
-"""Width and number of image tokens that have places, by the original's model types."""
+"""image_dim and num_image_positions, by the original's model_type."""
 
 _DEFAULTS = {
     **_FIXED,
@@ -95,7 +95,7 @@ _ENTRIES = (
     ),
     *_attention("self_attention", "attn1", "self_attn"),
     *_attention("cross_attention", "attn2", "cross_attn"),
-    # The norm before the text: the second in diffusers, the third in the original.
+    # The norm before cross-attention is norm2 in diffusers, norm3 in the original.
     *norm("blocks.cross_norm", "blocks.{i}.norm2", "blocks.{i}.norm3"),
     *linear("blocks.mlp_in", "blocks.{i}.ffn.net.0.proj", "blocks.{i}.ffn.0"),
     *linear("blocks.mlp_out", "blocks.{i}.ffn.net.2", "blocks.{i}.ffn.2"),
@@ -114,7 +114,7 @@ def _read_config(fields: Fields) -> WanConfig:
         raise fields.error("out_channels", f"in_channels={in_channels} or fewer")
     image_dim = fields.optional_count("image_dim")
     fields.require("added_kv_proj_dim", width if image_dim else None)
-    fields.get("rope_max_seq_len")  # Rotations are computed for any length.
+    fields.get("rope_max_seq_len")  # Ignored: our rotary tables have no maximum length.
     config = WanConfig(
         width=width,
         depth=fields.count("num_layers"),
@@ -132,7 +132,7 @@ def _read_config(fields: Fields) -> WanConfig:
 
 
 def _read_original_config(fields: Fields) -> WanConfig:
-    """Of the released files before diffusers."""
+    """Reads the config.json of the original release."""
     fields.set_defaults({"text_dim": 4096, "text_len": _NUM_TEXT_TOKENS})
     fields.require("freq_dim", _FIXED["freq_dim"])
     fields.require("eps", _FIXED["eps"])
@@ -180,7 +180,7 @@ WAN = Family(
     config=WanConfig,
     entries=_ENTRIES,
     comfyui=(),
-    # Queries are the same for text and image; the rest is computed, not trained.
+    # Text and image share queries, so norm_added_q is unused; freqs are computed here.
     ignored=re.compile(r".*\.norm_added_q\.\w+|(.*\.)?freqs\w*"),
     read_config={_NAME: _read_config, _ORIGINAL_NAME: _read_original_config},
     write_config=_write_config,

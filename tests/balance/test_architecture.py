@@ -30,7 +30,7 @@ LENGTHS = (1_560, 4_096, 7_800, 14_040, 20_280, 32_760, 75_600)
 
 
 def exponent_of(law: CostLaw, lengths: Sequence[int]) -> float:
-    """The power that is nearest to a law over some numbers of tokens."""
+    """Returns the exponent of a power law regressed on a cost law."""
     programs = [Program(form=Grid(tokens, 2, 2), batch=1) for tokens in lengths]
     return CostModel.of(law, unit="FLOP", source="test").exponent(programs)
 

@@ -15,7 +15,7 @@ from jaxload.errors import InputError
 def deal_of(
     supplies, *, num_replicas=1, accumulate=1, max_programs=8, **options
 ) -> Deal:
-    """Deals supplies of (samples, cost, largest batch)."""
+    """Makes a deal of supplies given as (samples, cost, largest batch)."""
     return make_deal(
         [Supply(num_samples=n, cost=float(c), max_batch=b) for n, c, b in supplies],
         fixed=options.pop("fixed", 0.0),
@@ -27,12 +27,12 @@ def deal_of(
 
 
 def costs_of(deal: Deal, supplies, fixed=0.0) -> np.ndarray:
-    """Cost of each program's micro-batch."""
+    """Returns the cost of a micro-batch of each program."""
     return np.array([fixed + p.batch * supplies[p.shape][1] for p in deal.options])
 
 
 def replica_steps(deal: Deal, supplies, fixed=0.0) -> np.ndarray:
-    """Cost of each replica-step of an epoch, the rest's micro-batches all full."""
+    """Returns costs of all replica-steps of an epoch, assuming full micro-batches."""
     costs = costs_of(deal, supplies, fixed)
     return np.concatenate(
         [
@@ -114,7 +114,7 @@ def test_the_same_twice(problem):
 
 
 def best_deal(items, num_bins: int) -> float:
-    """The least that the fullest of some bins can hold, trying every deal."""
+    """Returns the least possible maximum over the bins, by brute force."""
     places = np.array(list(itertools.product(range(num_bins), repeat=len(items))))
     sums = [(places == b) @ np.array(items) for b in range(num_bins)]
     return float(np.max(sums, axis=0).min())

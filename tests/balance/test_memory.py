@@ -29,7 +29,7 @@ def program(
 
 
 def compiled(law: MemoryLaw, programs: list[Program]) -> dict[Program, int]:
-    """Bytes as the compiler would report them, were the law exact."""
+    """Returns the bytes that a compiler would report if the law were exact."""
     return {program: round(law(program)) for program in programs}
 
 

@@ -23,7 +23,7 @@ def bucket(shape: int, batch: int, num_samples: int) -> Bucket:
 
 
 def dealt(supplies, *, num_replicas=1, accumulate=1, seed=0) -> Mixed:
-    """The schedule of a deal of (samples, cost, largest batch)."""
+    """Returns the schedule of a deal of supplies (samples, cost, largest batch)."""
     deal = make_deal(
         [Supply(num_samples=n, cost=c, max_batch=b) for n, c, b in supplies],
         fixed=0.0,
@@ -42,7 +42,7 @@ def dealt(supplies, *, num_replicas=1, accumulate=1, seed=0) -> Mixed:
 
 
 def by_hand(*, num_replicas=1, seed=0, times=(20, 9)) -> Mixed:
-    """Two shapes, one of which has two batch sizes, and a rest of both."""
+    """Builds a schedule of two shapes, one with two batch sizes, and a rest of both."""
     first, second = times
     # The patterns take 7 * first + 3 * second of one and 2 * second of the other.
     one, other = 7 * first + 3 * second + 4, 2 * second + 3
@@ -60,7 +60,7 @@ def by_hand(*, num_replicas=1, seed=0, times=(20, 9)) -> Mixed:
 
 @st.composite
 def schedules(draw) -> Callable[[], Mixed]:
-    """Functions that make one: a deal is not to be made while examples are drawn."""
+    """Draws functions that make a schedule, so that no deal is made while drawing."""
     num_replicas = draw(st.integers(1, 5))
     seed = draw(st.integers(0, 2**31))
     if draw(st.booleans()):
@@ -90,7 +90,7 @@ def num_bins(schedule: Mixed) -> int:
 
 
 def replica_steps(schedule: Mixed, first: int, last: int):
-    """The micro-batches of some replica-steps, counted from the run's start."""
+    """Yields the micro-batches of some replica-steps, counted from the run's start."""
     for index in range(first, last):
         yield schedule.micro_batches(*divmod(index, schedule.num_replicas))
 

@@ -17,7 +17,7 @@ def fullest(sizes, bins) -> float:
 
 
 def least_possible(sizes, num_bins: int) -> float:
-    """Tries every deal."""
+    """Returns the least possible maximum over the bins, by brute force."""
     deals = np.array(list(itertools.product(range(num_bins), repeat=len(sizes))))
     sums = [(deals == b) @ np.array(sizes) for b in range(num_bins)]
     return float(np.max(sums, axis=0).min())
@@ -157,7 +157,7 @@ def test_known_patterns_that_are_too_long_are_not_used():
 
 
 def best_relaxation(sizes, totals, room: int) -> float:
-    """The least number of bins over all mixtures of all patterns, by brute force."""
+    """Returns the LP relaxation of the number of bins, over all patterns."""
     from scipy.optimize import linprog
 
     patterns = [

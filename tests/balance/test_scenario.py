@@ -64,7 +64,7 @@ def scenario_of(
 
 @st.composite
 def scenarios(draw) -> Callable[[], Scenario]:
-    """Functions that make one: a deal is not to be made while examples are drawn."""
+    """Draws functions that make a scenario, so that no deal is made while drawing."""
     layout = Layout(batch=draw(st.sampled_from([1, 2, 3, 8])))
     multiple = draw(st.sampled_from([1, 2, 4]))
     num_replicas = draw(st.integers(1, 5))
@@ -106,7 +106,7 @@ def samples_of(schedule: Mixed, epoch: int) -> collections.Counter:
 
 
 def check_epochs(schedule: Mixed, num_samples: Mapping[Shape, int]) -> None:
-    """Each sample once an epoch but for less than the smallest micro-batch."""
+    """Asserts one run per sample and epoch, but for less than the smallest batch."""
     counts = collections.Counter()
     for epoch in range(3):
         counts += samples_of(schedule, epoch)
@@ -211,7 +211,7 @@ def planned_deal(devices: int, accumulate: int) -> tuple[Deal, tuple[Bucket, ...
 def relative_costs(
     deal: Deal, buckets: tuple[Bucket, ...], accumulate: int
 ) -> np.ndarray:
-    """Cost of each replica-step of an epoch, over what it may cost."""
+    """Returns the cost of each replica-step of an epoch, relative to its budget."""
     cost = np.array([bucket.cost for bucket in buckets])
     steps = [
         np.full(p.times, np.dot(p.counts, cost)) for p in (*deal.patterns, *deal.rest)

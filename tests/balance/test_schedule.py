@@ -74,7 +74,7 @@ def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
 @settings(max_examples=8, deadline=None)
 @given(settings_of_schedules())
 def test_agrees_with_a_simulation_that_remembers(options):
-    """Streams, groups and epochs kept by hand, one epoch after the other."""
+    """Compares with a simulation that keeps streams and epochs as explicit state."""
     schedule = make_schedule(**(options | {"accumulate": 1}))
     held = [0] * len(schedule.buckets)  # Samples of each stream not yet in a group.
     used = [0] * len(schedule.buckets)  # Groups of each stream that were run.

@@ -1,4 +1,4 @@
-"""Tests of jaxload.balance.simulation, and of what papers say that it should find."""
+"""Tests of jaxload.balance.simulation, also against results of papers."""
 
 import dataclasses
 import functools
@@ -54,7 +54,7 @@ def scenario_of(
     layout: Layout | None = None,
     **options,
 ) -> Scenario:
-    """Memory for `headroom` times the longest sample."""
+    """Builds a scenario with memory for `headroom` times the longest sample."""
     longest = max(shape.tokens for shape in counts)
     config = BalanceConfig(max_tokens=int(headroom * longest), **options)
     memory = TokenMemory(max_tokens=config.max_tokens, layout=layout or Layout())
@@ -236,7 +236,7 @@ TOY = sorted(
 
 
 def toy_idle(rule, *, headroom: int, exponent: float = 0.0) -> float:
-    """Idle share of 16 replicas that draw each bucket equally often."""
+    """Returns the idle share of 16 replicas that draw all buckets equally often."""
     config = BalanceConfig(
         max_tokens=headroom * LONGEST,
         max_compute_tokens=LONGEST,

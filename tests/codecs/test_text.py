@@ -18,7 +18,7 @@ def test_same_word_same_embedding_whatever_its_case():
 
 
 def test_fixed_for_ever():
-    # Stored data sets depend on it: a change here needs a new name for the encoder.
+    # Stored datasets depend on these values: a change needs a new encoder name.
     row = ENCODER.encode("circle")[0]
     np.testing.assert_allclose(row[:3], [0.301580, 1.218585, -0.447156], rtol=1e-5)
 

@@ -1,17 +1,16 @@
-"""Runs CUDA kernels on the CPU: their source, compiled as C++ against this folder.
+"""Runs CUDA kernels on the CPU by compiling their source as C++ with this folder.
 
     result = emulation.forward(x, scale, shift, options=Options(counts_traffic=True))
     result.outputs["y"], result.traffic["x"].hbm_read
 
-The headers here stand in for those of the CUDA toolkit, so that nothing is needed but a
-C++ compiler. `EmulationError` tells of accesses out of bounds or misaligned, of
-barriers and shuffles that threads do not reach together, and of refused launches.
-Shared memory is NaN at first, and a `seed` changes the order of threads, so that a
-missing barrier shows in the result.
+The headers here replace those of the CUDA toolkit, so that only a C++ compiler is
+needed. `EmulationError` reports accesses out of bounds or misaligned, divergent
+barriers and shuffles, and refused launches. Shared memory is initialized to NaN, and
+`seed` changes the order of threads, so that a missing barrier changes the result.
 
-Not seen: accesses by plain dereference, which are neither checked nor counted; races
-between blocks, which run one after the other; limits of registers and of static shared
-memory. Nothing is said of time.
+Not detected: accesses by plain dereference, which are neither checked nor counted;
+races between blocks, which run one after the other; excess use of registers or static
+shared memory. Time is not modelled.
 """
 
 import ctypes
@@ -38,13 +37,13 @@ _EMULATOR = [
 ]
 _FLAGS = [
     *("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden"),
-    # Products and sums are rounded one by one, so that results are the same everywhere;
-    # and kernels may read the bits of one type as another, which nvcc lets them.
+    # No contraction, so that results are the same on all CPUs. No strict aliasing,
+    # because nvcc lets kernels read the bits of one type as another.
     *("-ffp-contract=off", "-fno-strict-aliasing"),
     *("-I", str(HERE), "-I", str(FFI), "-x", "c++"),
 ]
 
-# Between buffers there is nothing that may be accessed.
+# Buffers are far apart, so that an access out of bounds hits no other buffer.
 _PADDING_BYTES = 1 << 20
 _ALIGNMENT_BYTES = 256
 
@@ -52,43 +51,43 @@ _DTYPES = [np.dtype(t) for t in (np.float32, ml_dtypes.bfloat16, np.float16)]
 
 
 class EmulationError(RuntimeError):
-    """A kernel did what CUDA does not define, or a launch was refused."""
+    """Undefined behaviour in a kernel, or a refused launch."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The device, by default like an H100, and how to run on it."""
+    """The emulated device, by default like an H100, and options of the run."""
 
     seed: int = 0
-    """Draws the order of threads, warps and blocks; 0 stands for the natural order."""
+    """Seed of the random order of threads, warps and blocks; 0 is the natural order."""
 
     num_sms: int = 132
     threads_per_sm: int = 2048
 
     blocks_per_sm: int = 0
-    """What the occupancy calculator says; 0: what `threads_per_sm` allows."""
+    """Result of the occupancy calculator; 0 derives it from `threads_per_sm`."""
 
     l2_bytes: int = 50 << 20
 
     counts_traffic: bool = False
-    """Whether to fill `Result.traffic`; takes about twice the time."""
+    """Fills `Result.traffic`; takes about twice the time."""
 
     failing_launch: int = -1
-    """Which launch, from 0, is refused with `launch_error`; negative: none."""
+    """Index of the launch that is refused with `launch_error`; negative for none."""
 
     launch_error: int = 1
 
     byte_offsets: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    """How far buffers are, by name, from an address that is a multiple of 256."""
+    """Offsets of buffers, by name, from a 256-byte aligned address."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Bytes of one buffer that were moved, and by how many requests of warps.
+    """Bytes of one buffer that were moved, and the number of warp requests.
 
-    The L2 cache is that of `Options`, cold at first, and written back in the end; there
-    is no L1 cache. `least_l2_*` is what would do if the bytes that the lanes of a warp
-    request at once lay side by side.
+    The L2 cache has the size in `Options`, starts cold, and is written back at the end;
+    there is no L1 cache. `least_l2_*` is the traffic if the bytes of each warp request
+    were contiguous.
     """
 
     requested_read: int
@@ -105,14 +104,14 @@ class Traffic:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a call computed, and what it took."""
+    """Outputs of a call, and its memory traffic and launches."""
 
     outputs: dict[str, np.ndarray]
     traffic: dict[str, Traffic]
-    """Of each buffer, by name; empty unless `Options.counts_traffic`."""
+    """Traffic of each buffer, by name; empty unless `Options.counts_traffic`."""
 
     num_bytes: dict[str, int]
-    """The size of each buffer."""
+    """Size of each buffer, by name."""
 
     num_launches: int
 
@@ -138,7 +137,7 @@ class _Options(ctypes.Structure):
 
 
 class Library:
-    """Kernels and the emulator that runs them, built once for each state of both."""
+    """Kernels and emulator as a shared library, rebuilt when a source changes."""
 
     def __init__(self, sources: Sequence[Path]):
         self._lib = ctypes.CDLL(str(build(sources)))
@@ -158,15 +157,15 @@ class Library:
 
         Args:
             function: The function's name.
-            arguments: What to pass: a buffer's name stands for its address, None for
-                a null pointer; all else is of ctypes.
+            arguments: Arguments of the function: a buffer's name is replaced by its
+                address, None by a null pointer; others must be ctypes values.
             inputs: Buffers that kernels may only read.
             outputs: Shapes and types of the other buffers. Until a kernel writes to
                 them, all their bytes are 0xFF, which is NaN in every type.
-            options: The device.
+            options: The emulated device.
 
         Raises:
-            EmulationError: A kernel went wrong, or the function returned an error.
+            EmulationError: A kernel failed, or the function returned an error.
         """
         options = options or Options()
         buffers = {
@@ -228,9 +227,9 @@ class Library:
 
 
 def build(sources: Sequence[Path]) -> Path:
-    """Builds a library of CUDA sources and of the emulator, unless it is there.
+    """Builds a library of CUDA sources and the emulator, unless it exists.
 
-    It is named by all that it is made of, and lies in `build/cuda_emulation`.
+    The library is in `build/cuda_emulation`, named by a hash of its sources and flags.
 
     Raises:
         EmulationError: The sources do not compile.
@@ -242,13 +241,13 @@ def build(sources: Sequence[Path]) -> Path:
     digest = hashlib.sha256(version.stdout + shlex.join(command).encode())
     for path in [*files, *sorted(HERE.glob("*.h")), *sorted(FFI.glob("*.h"))]:
         digest.update(path.read_bytes())
-    # Bazel lets tests write to a place of its own only.
+    # Under Bazel, tests may only write to TEST_TMPDIR.
     directory = Path(os.environ.get("TEST_TMPDIR", ROOT / "build")) / "cuda_emulation"
     library = directory / f"{sources[0].stem}-{digest.hexdigest()[:16]}.so"
     if library.exists():
         return library
     directory.mkdir(parents=True, exist_ok=True)
-    # Under another name first: a second process may be building the same.
+    # Built in a scratch directory, as another process may build the same library.
     with tempfile.TemporaryDirectory(dir=directory) as scratch:
         unfinished = Path(scratch) / library.name
         result = subprocess.run(
@@ -264,7 +263,7 @@ def build(sources: Sequence[Path]) -> Path:
 
 
 def _allocate(shape: Sequence[int], dtype: Any, byte_offset: int) -> np.ndarray:
-    """Returns an array of bytes 0xFF that is far from all others."""
+    """Returns an array of bytes 0xFF, padded on both sides by unused memory."""
     num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
     memory = np.empty(num_bytes + 2 * _PADDING_BYTES, np.uint8)
     start = _PADDING_BYTES - memory.ctypes.data % _ALIGNMENT_BYTES + byte_offset
@@ -291,7 +290,7 @@ def forward(
     gate: np.ndarray | None = None,
     options: Options | None = None,
 ) -> Result:
-    """Returns y, mean and rstd and, if there are h and gate, the residual."""
+    """Returns y, mean and rstd and, if h and gate are given, the residual."""
     inputs = {"x": x, "scale": scale, "shift": shift}
     outputs = {
         "y": (x.shape, x.dtype),

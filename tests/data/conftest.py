@@ -15,7 +15,7 @@ from jaxload.planning.plan import Plan
 def schedule_of(
     debug_config: Config, debug_manifest: Manifest, plan_of: Callable[..., Plan]
 ) -> Callable[..., Lockstep | Mixed]:
-    """Plans schedules of the debug dataset, with its own budgets or given ones."""
+    """Returns a function that plans schedules of the debug dataset."""
     counts = {shape: len(rows) for shape, rows in debug_manifest.rows_by_shape.items()}
     balance = debug_config.balance
 

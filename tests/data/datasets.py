@@ -1,4 +1,4 @@
-"""Datasets that tests write without media, and what a loader must read from them."""
+"""Datasets written without media, and the micro-batches that loaders must return."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -33,7 +33,7 @@ def write_dataset(
     samples_per_shard: int = 1_000,
     fingerprint: dict | None = None,
 ) -> None:
-    """Writes entries and their records, some to a shard."""
+    """Writes a dataset of the given entries and records."""
     samples = list(samples)
     directory.mkdir(parents=True)
     shards: list[Shard] = []
@@ -66,7 +66,7 @@ def write_as_one_shard(manifest: Manifest, directory: Path) -> None:
 def make_bucket(
     shape: Shape, batch: int, num_samples: int, cost: float = 1.0
 ) -> Bucket:
-    """Returns a bucket, of the same cost as all others unless one is given."""
+    """Returns a bucket; all have the same cost by default."""
     program = Program(form=Grid.of(shape), batch=batch)
     return Bucket(program=program, num_samples=num_samples, cost=cost)
 
@@ -87,14 +87,14 @@ def read_one_by_one(
     num_steps: int,
     num_text_tokens: int,
 ) -> Iterator[HostBatch]:
-    """Reads what a schedule names, one record after another.
+    """Yields the micro-batches of a schedule, reading records one by one.
 
     Args:
         manifest: Describes the dataset.
         schedule: Names the samples of each micro-batch.
-        num_groups: Groups that run the replicas, each in turn those that are its own.
+        num_groups: Number of groups; each runs its replicas in turn.
         num_steps: Steps to read, from the first.
-        num_text_tokens: Length that texts are padded or cut to.
+        num_text_tokens: Length that texts are padded or truncated to.
     """
     paths = [str(manifest.directory / shard.name) for shard in manifest.shards]
     records = grain.sources.ArrayRecordDataSource(paths)
@@ -110,7 +110,7 @@ def read_one_by_one(
 def _played(
     schedule: Schedule, step: int, num_groups: int
 ) -> Iterator[tuple[int, MicroBatch]]:
-    """Plays a step, from event to event: whichever group is free first starts next."""
+    """Simulates a step: the group that is free first starts the next micro-batch."""
     waiting = [
         [
             (replica, micro_batch)
@@ -142,7 +142,7 @@ def _stack(
 
 
 def assert_same(found: Iterable[HostBatch], expected: Iterable[HostBatch]) -> None:
-    """Compares micro-batches: who runs them when, their arrays, bit by bit."""
+    """Asserts that micro-batches have equal steps, replicas, buckets and arrays."""
     for one, two in zip(found, expected, strict=True):
         assert one[:-1] == two[:-1]
         assert one.arrays.keys() == two.arrays.keys()

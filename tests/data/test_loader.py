@@ -1,4 +1,4 @@
-"""Tests of jaxload.data.loader: the same batches, wherever reading starts."""
+"""Tests of jaxload.data.loader: batches do not depend on where reading starts."""
 
 import dataclasses
 import itertools
@@ -48,7 +48,7 @@ def schedule(schedule_of: Callable[..., Lockstep]) -> Lockstep:
 
 @pytest.fixture(scope="module")
 def mixed(debug_manifest: Manifest) -> Mixed:
-    """Replica-steps of 0 to 7 micro-batches, seven an epoch."""
+    """Returns a schedule of replica-steps of 0 to 7 micro-batches, seven an epoch."""
     first, second, third = (
         make_bucket(shape, batch, len(rows), cost)
         for batch, cost, (shape, rows) in zip(
@@ -129,7 +129,7 @@ class Readers:
         ]
 
     def state(self) -> str:
-        """Returns the content of a checkpoint: one state, which all hosts share."""
+        """Returns the state for a checkpoint, which must be equal on all hosts."""
         states = {json.dumps(host.get_state()) for host in self._hosts}
         (state,) = states
         return state
@@ -179,7 +179,7 @@ def unbroken(
 
 
 class WholeSteps(grain.IterDataset[list[HostBatch]]):
-    """The steps of a loader, each with all its micro-batches."""
+    """Loader wrapper that yields whole steps, with all their micro-batches."""
 
     def __init__(self, loader: Loader, counts: Sequence[int]):
         super().__init__()
@@ -191,7 +191,7 @@ class WholeSteps(grain.IterDataset[list[HostBatch]]):
 
 
 class WholeStepsIterator(grain.DatasetIterator[list[HostBatch]]):
-    """Position among whole steps."""
+    """Iterator over whole steps."""
 
     def __init__(self, batches: LoaderIterator, counts: Sequence[int]):
         super().__init__()
@@ -269,7 +269,7 @@ def test_the_state_is_the_first_step_that_is_not_wholly_read(
 def test_the_state_is_that_of_the_consumer_when_more_is_read_ahead(
     debug_config: Config, debug_manifest: Manifest, mixed: Mixed
 ):
-    """Read ahead once more, as a run does to bring micro-batches to its devices."""
+    """Adds a second prefetch, like a run's transfer of micro-batches to devices."""
     loader = load(debug_config, debug_manifest, mixed)
     batches = iter(
         grain.experimental.ThreadPrefetchIterDataset(loader, prefetch_buffer_size=40)
@@ -317,7 +317,7 @@ def test_other_workers_and_other_hosts_read_the_same(
     schedule_of: Callable[..., Mixed],
     policy: str,
 ):
-    """2 hosts, then 1, 4 and 1, with 1, 2, 0 and 3 worker processes."""
+    """Reads with 2, 1, 4 and 1 hosts, and 1, 2, 0 and 3 worker processes."""
     followed = schedule
     if policy == "mixed":
         followed = schedule_of(num_replicas=NUM_REPLICAS, policy="mixed")
@@ -396,7 +396,7 @@ def test_a_step_without_micro_batches_is_passed_over(
 
 
 class CountedRecords:
-    """Records that count in a file how often one is read, by whatever process."""
+    """Records that count reads, by any process, in a file."""
 
     def __init__(self, manifest: Manifest, path: Path):
         self._records = open_records(manifest)
@@ -434,7 +434,7 @@ def read_ahead(
     num_steps: int,
     num_workers: int,
 ) -> list[int]:
-    """Returns the micro-batches that are read ahead of some that are consumed."""
+    """Returns the numbers of micro-batches prefetched beyond the consumed ones."""
     batches = iter(
         load(
             config,
@@ -456,7 +456,7 @@ def read_ahead(
 
 
 def settled_size(path: Path) -> int:
-    """Returns the size of a file that has not grown for a while."""
+    """Waits until a file stops growing; returns its size."""
     size, since = path.stat().st_size, time.perf_counter()
     while time.perf_counter() - since < 0.2:
         time.sleep(0.01)

@@ -66,7 +66,7 @@ def source(
 
 @pytest.fixture
 def copied(debug_manifest: Manifest, tmp_path: Path) -> Manifest:
-    """The debug dataset, in one shard that may be damaged."""
+    """Copies the debug dataset into one shard, which tests may damage."""
     write_as_one_shard(debug_manifest, tmp_path / "set")
     return dataclasses.replace(
         debug_manifest,
@@ -268,7 +268,7 @@ def test_a_missing_shard_is_named(
 def test_a_flipped_byte_never_goes_unnoticed(
     debug_config: Config, copied: Manifest, schedule: Lockstep
 ):
-    """Each byte of a shard that is flipped is an error, or changes nothing at all."""
+    """Asserts that a flipped bit in a shard raises an error or changes no array."""
     path = copied.directory / copied.shards[0].name
     good, errors = path.read_bytes(), []
     expected = read_all(make_source(debug_config, copied, schedule))

@@ -1,4 +1,4 @@
-"""Tests of jaxload.data.table_files: what a file has to be, and what is in it."""
+"""Tests of jaxload.data.table_files: accepted formats, and their content."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def write_table(path: Path, **columns) -> Path:
 
 
 def contents(path: Path, chunk_rows: int = 1_000) -> dict[str, list]:
-    """All batches as one: numbers as they are, text of a CSV as it stands there."""
+    """Concatenates all batches; CSV values remain text."""
     columns = {name: [] for name in ("id", *NUMBERS)}
     for file, first, batch in read_batches(path, {*columns}, chunk_rows):
         assert file.parent in (path, path.parent)
@@ -97,7 +97,7 @@ def test_a_csv_does_not_state_its_rows(tmp_path: Path):
 
 
 def damaged(path: Path) -> Path:
-    """A Parquet file whose footer is right and whose pages are not."""
+    """Writes a Parquet file with a valid footer and corrupt pages."""
     write_table(path, id=["a"] * 999, **{name: range(999) for name in NUMBERS})
     content = bytearray(path.read_bytes())
     content[4:3000] = bytes(2996)

@@ -34,7 +34,7 @@ def write_table(path: Path, **columns) -> Path:
 
 
 def columns_of(chunks: list[Rows]) -> dict[str, list]:
-    """All chunks as one, and the promises that hold for each."""
+    """Concatenates all chunks, and checks the invariants of each."""
     columns = {name: [] for name in (*NUMBERS, "count", "id")}
     for rows in chunks:
         assert rows.first == len(columns["count"])
@@ -52,7 +52,7 @@ def contents(path: Path, **options) -> dict[str, list]:
 
 
 def same(a: dict[str, list], b: dict[str, list]) -> None:
-    """Equal, and NaN equals NaN."""
+    """Asserts equality, with NaN equal to NaN."""
     np.testing.assert_equal(a, b)
 
 

@@ -1,4 +1,4 @@
-"""Tests of jaxload.media.captions: what text files and tables say."""
+"""Tests of jaxload.media.captions: captions in text files and tables."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_rows(path: Path, rows: list[dict]) -> Path:
-    """The rows in the format that the suffix says."""
+    """Writes rows in the format of the path's suffix."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
         return path

@@ -1,4 +1,4 @@
-"""Tests of jaxload.media.encoding: the right frames, in the right size."""
+"""Tests of jaxload.media.encoding: choice and size of the frames."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ TEXT = HashedNgramEncoder(8)
 
 
 class Recording(HaarCodec):
-    """Keeps what it is given."""
+    """Codec that records the videos it encodes."""
 
     def __init__(self):
         self.videos: list[np.ndarray] = []
@@ -31,12 +31,12 @@ class Recording(HaarCodec):
 
 
 def numbered(count: int) -> np.ndarray:
-    """Frames of which each has a brightness of its own."""
+    """Returns frames of distinct brightness."""
     return plain_frames([(g, g, g) for g in range(20, 20 + 4 * count, 4)], 32, 48)
 
 
 def numbers(video: np.ndarray) -> list[int]:
-    """Which of the frames of `numbered` these are."""
+    """Returns the indices in `numbered` of these frames."""
     return np.rint((video.mean(axis=(1, 2, 3)) - 20) / 4).astype(int).tolist()
 
 

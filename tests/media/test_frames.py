@@ -1,4 +1,4 @@
-"""Tests of jaxload.media.frames: what a file is, and what is refused."""
+"""Tests of jaxload.media.frames: detection of formats, and rejected files."""
 
 import io
 import itertools
@@ -23,7 +23,7 @@ PLAYLIST = """#EXTM3U
 
 
 def refusal(path) -> str:
-    """Why a file is refused, by `scan` and by `read_frames` alike."""
+    """Returns the reason for which both `scan` and `read_frames` reject a file."""
     with pytest.raises(MediaError) as scanned:
         scan(path)
     with pytest.raises(MediaError) as read:

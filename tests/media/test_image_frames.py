@@ -15,7 +15,7 @@ GREYS = (0, 1, 128, 255)
 
 
 def only_frame(path) -> np.ndarray:
-    """The pixels of an image, which `scan` agrees with."""
+    """Returns the pixels of an image, and asserts that `scan` agrees."""
     (frame,) = read_frames(path)
     found = scan(path)
     assert (found.num_frames, found.seconds, found.damage) == (1, 0.0, "")

@@ -1,6 +1,6 @@
-"""Decoding of real clips, compared with a plain loop of PyAV or Pillow.
+"""Compares the decoding of real clips with a plain loop of PyAV or Pillow.
 
-The clips lie in packages (requirements-clips.lock, below .venv/clips) that are not
+The clips are files of packages in .venv/clips (requirements-clips.lock), which are not
 imported.
 """
 
@@ -37,7 +37,7 @@ ANIMATIONS = (f"{GRADIO}/images/screenshot.gif", "gradio/test_data/rectangles.gi
 
 @pytest.fixture
 def clip(real_clips: Path) -> Callable[[str], Path]:
-    """Where a clip is."""
+    """Returns a function from a clip's name to its path."""
     return lambda name: real_clips / name
 
 
@@ -46,13 +46,13 @@ EVERY = 5
 
 
 def checksums(path: Path) -> list[int]:
-    """Of every fifth frame, as we read them."""
+    """Returns checksums of every fifth frame, read with our decoder."""
     frames = itertools.islice(read_frames(path), 0, None, EVERY)
     return [hash(frame.rgb().tobytes()) for frame in frames]
 
 
 def plain_loop(path: Path) -> list[int]:
-    """Of every fifth frame, as PyAV gives them with no care taken."""
+    """Returns checksums of every fifth frame, from a plain PyAV loop."""
     with av.open(str(path)) as container:
         colorspace = 1 if container.streams.video[0].width >= 1280 else 5
         frames = itertools.islice(container.decode(video=0), 0, None, EVERY)
@@ -100,7 +100,7 @@ def test_half_a_file_gives_the_first_frames(clip, name, tmp_path):
 )
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.8])
 def test_a_file_that_was_cut_short_gives_the_first_frames(clip, name, share, tmp_path):
-    """Copies the packets with the index first, so that all can be cut."""
+    """Remuxes the clips with the index first, so that all can be truncated."""
     whole = clip(name)
     for suffix in (".mkv", ".mp4", ".ts"):
         copy = tmp_path / f"copy{suffix}"

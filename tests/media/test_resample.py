@@ -19,7 +19,7 @@ RATES = [
 
 
 def frames_at(times) -> list[Frame]:
-    """Frames that are told apart by their pixels."""
+    """Returns frames at these times, with distinct pixels."""
     return [
         Frame(time=float(time), height=1, width=1, pixels=lambda i=i: np.array(i))
         for i, time in enumerate(times)
@@ -32,7 +32,7 @@ def taken(times, *, rate: float, count: int) -> list[int]:
 
 
 def usable(num_frames: np.ndarray, rate: Fraction) -> np.ndarray:
-    """What a plan expects of videos that the model's 16 frames per second are for."""
+    """Returns the frames that a plan for 16 frames per second expects of videos."""
     size = np.full(len(num_frames), 64.0)
     columns = Columns(
         num_frames=num_frames.astype(float),

@@ -1,4 +1,4 @@
-"""Tests of jaxload.media.video_frames: what is left of damaged videos."""
+"""Tests of jaxload.media.video_frames with damaged videos."""
 
 import contextlib
 import itertools
@@ -30,7 +30,7 @@ def refusal(path) -> str:
 
 
 def noisy(num_frames: int) -> np.ndarray:
-    """Frames of which each takes some bytes to write."""
+    """Returns noisy frames, so that each encodes to many bytes."""
     noise = np.random.default_rng(0).integers(-20, 20, (num_frames, 64, 96, 3))
     return (moving_pattern(num_frames, 64, 96) + noise).clip(0, 255).astype(np.uint8)
 
@@ -88,7 +88,7 @@ def overwrite(path, packet: int, share: float, num_bytes: int) -> None:
 
 
 def strict_count(path) -> int:
-    """How many frames PyAV gives before an error, if told to be strict, or a flag."""
+    """Counts the frames that strict PyAV decodes before an error or a corrupt frame."""
     count = 0
     with av.open(str(path)) as container:
         context = container.streams.video[0].codec_context
@@ -139,7 +139,7 @@ def test_a_video_ends_where_its_size_changes(tmp_path):
 @pytest.mark.parametrize("name", ["clip.mp4", "clip.mkv", "clip.ts"])
 @pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
 def test_a_clip_cut_out_without_encoding_begins_where_it_can(tmp_path, codec, name):
-    """Cut at a key frame, with frames after it that build on what came before."""
+    """Cuts at a key frame that is followed by frames which reference earlier ones."""
     options = {"g": "12", "bf": "2"}
     if codec == "libx264":
         gop = "open-gop=1:keyint=20:min-keyint=20:scenecut=0:bframes=3"

@@ -19,7 +19,7 @@ RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
 
 def decoded(path) -> np.ndarray:
-    """All frames of a video, as many as `scan` counts."""
+    """Returns all frames of a video, and asserts that `scan` counts as many."""
     frames = [frame.rgb() for frame in read_frames(path)]
     assert len(frames) == scan(path).num_frames
     return np.stack(frames)
@@ -240,7 +240,7 @@ def test_several_frames_without_times_or_a_rate_are_refused():
 
 
 def write_with_cover(path, codec: str) -> None:
-    """Writes video or sound, as the codec says, and a picture to stand for it."""
+    """Writes a video or audio file, by codec, with a cover picture."""
     with av.open(str(path), "w") as output:
         stream: Any = output.add_stream(codec, rate=8000 if codec == "aac" else 25)
         cover = output.add_stream("mjpeg", rate=25)

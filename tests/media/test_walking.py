@@ -1,4 +1,4 @@
-"""Tests of jaxload.media.walking: which files there are, and whose captions."""
+"""Tests of jaxload.media.walking: files found, and their captions."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ NOBODY = 65534
 
 
 def make(folder: Path, *names: str, **texts: str | bytes) -> Path:
-    """Files of three bytes, and files with a text: `a__txt` stands for a.txt."""
+    """Writes files of three bytes, and files with a text; `a__txt` means a.txt."""
     content = {name: b"..." for name in names}
     for name, text in texts.items():
         name = name.replace("__", ".")
@@ -131,7 +131,7 @@ def test_broken_links_and_odd_files_are_told(tmp_path: Path):
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """As somebody whom permissions stop, even where tests are run by root."""
+    """Drops root privileges, so that file permissions apply."""
     user = os.geteuid()
     if user == 0:
         try:

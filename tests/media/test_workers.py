@@ -18,7 +18,7 @@ from jaxload.media.workers import Task, run_in_processes
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """Writes a file, after three pieces of work."""
+    """Task that reports three files, then writes its process id to a file."""
 
     path: Path
 
@@ -30,7 +30,7 @@ class Write:
 
 @dataclasses.dataclass(frozen=True)
 class Die:
-    """Kills its process."""
+    """Task that kills its process."""
 
     path: Path
     by: int = signal.SIGKILL
@@ -41,7 +41,7 @@ class Die:
 
 @dataclasses.dataclass(frozen=True)
 class Fail:
-    """Raises."""
+    """Task that raises an error."""
 
     def __call__(self, on_file: Callable[[], None]) -> None:
         raise InputError("the disk is full; make room")
@@ -104,7 +104,7 @@ if __name__ == "__main__":
 
 @dataclasses.dataclass(frozen=True)
 class Sleep:
-    """Leaves its process's id, and then goes on for long."""
+    """Task that records its process id, then runs for a minute."""
 
     path: Path
 

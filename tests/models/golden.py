@@ -1,4 +1,4 @@
-"""What diffusers gave, and ours of the same weights and inputs."""
+"""Reads reference results of diffusers, and runs our models on the same inputs."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ CLASS_NAMES = {
 
 
 class Golden(NamedTuple):
-    """One case of `reference.py`."""
+    """Inputs, weights and results of one case of `reference.py`."""
 
     case: dict[str, Any]
     config: dict[str, Any]
@@ -30,7 +30,7 @@ class Golden(NamedTuple):
     tensors: dict[str, np.ndarray]
 
     def part(self, prefix: str) -> dict[str, np.ndarray]:
-        """The tensors whose names begin so, without it."""
+        """Returns the tensors whose names begin with the prefix, which is removed."""
         return {
             name.removeprefix(prefix): tensor
             for name, tensor in self.tensors.items()
@@ -39,7 +39,7 @@ class Golden(NamedTuple):
 
 
 def read(path: Path) -> Golden:
-    """Reads what `reference.py` wrote of a case."""
+    """Reads a case that `reference.py` wrote."""
     with safe_open(path, framework="numpy") as file:
         metadata = {key: json.loads(text) for key, text in file.metadata().items()}
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -47,7 +47,7 @@ def read(path: Path) -> Golden:
 
 
 def write_directory(golden: Golden, directory: Path) -> Path:
-    """Writes the weights as diffusers would."""
+    """Writes weights and config.json as diffusers does."""
     config = golden.config | {"_class_name": CLASS_NAMES[golden.case["kind"]]}
     (directory / "config.json").write_text(json.dumps(config))
     tensors = golden.part("weight.")
@@ -56,7 +56,7 @@ def write_directory(golden: Golden, directory: Path) -> Path:
 
 
 def arguments(golden: Golden) -> tuple[tuple[jax.Array, ...], dict[str, jax.Array]]:
-    """What our model is called with: channels last, images of a sample in one row."""
+    """Returns our model's arguments: channels last, all images of a sample joined."""
     given = golden.part("input.")
     latent = jnp.asarray(channels_last(given["latent"]))
     positional = (latent, jnp.asarray(given["timestep"]), jnp.asarray(given["text"]))
@@ -80,19 +80,19 @@ def channels_last(x_BCFHW: np.ndarray) -> np.ndarray:
 
 
 class Ours(NamedTuple):
-    """What our model gave."""
+    """Output and gradients of our model."""
 
     output: np.ndarray
     latent_grad: np.ndarray
     param_grads: Mapping[str, np.ndarray]
-    """By the names of diffusers."""
+    """Gradients of parameters, by diffusers' names."""
 
 
 def run(golden: Golden, directory: Path, **types: Any) -> Ours:
     """Loads the weights as a user would, and runs forward and backward."""
     config = dataclasses.replace(
         weights.read_config(write_directory(golden, directory)),
-        # Text is not padded in diffusers, which leaves that to its pipelines.
+        # Diffusers' models do not pad text; its pipelines do.
         num_text_tokens=golden.case["text_tokens"],
         **({"compute_dtype": "float32"} | types),
     )
@@ -117,6 +117,6 @@ def run(golden: Golden, directory: Path, **types: Any) -> Ours:
 def largest_error(
     got: np.ndarray | jax.Array, expected: np.ndarray | jax.Array
 ) -> float:
-    """The largest difference, relative to the largest value."""
+    """Returns the largest difference, relative to the largest expected value."""
     assert got.shape == expected.shape
     return float(np.abs(got - expected).max() / np.abs(expected).max())

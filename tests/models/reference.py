@@ -212,7 +212,7 @@ def filled(shapes: dict[str, str]) -> dict[str, torch.Tensor]:
 
 
 def checksum(tensor: torch.Tensor) -> str:
-    """Of the tensor's bytes."""
+    """Returns the CRC-32 of the tensor's bytes in hex."""
     return f"{zlib.crc32(tensor.contiguous().numpy().tobytes()):08x}"
 
 

@@ -1,4 +1,4 @@
-"""Small models to store, and files read and written by another library."""
+"""Small models to save, and file access through the safetensors library."""
 
 import functools
 from pathlib import Path
@@ -42,14 +42,14 @@ MMDIT = MMDiTConfig(
 
 @functools.cache
 def abstract(config: Config) -> nnx.Module:
-    """The model without values."""
+    """Returns the model without values."""
     model = family_of(config).model
     return nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0)))
 
 
 @functools.cache
 def make(config: Config) -> nnx.Module:
-    """A model with random values in every parameter, without running its own init."""
+    """Returns a model with random parameters, without running its initializers."""
     graphdef, state = nnx.split(abstract(config))
     rng = np.random.default_rng(0)
 
@@ -61,13 +61,13 @@ def make(config: Config) -> nnx.Module:
 
 
 def values(model: nnx.Module) -> dict[str, np.ndarray]:
-    """Every parameter, by its path."""
+    """Returns all parameters by path."""
     variables = variables_of(nnx.state(model))
     return {".".join(p): np.asarray(v.get_value()) for p, v in variables.items()}
 
 
 def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
-    """Bit for bit."""
+    """Asserts that arrays are equal, bit for bit."""
     assert found.keys() == expected.keys()
     for name, array in expected.items():
         assert found[name].dtype == array.dtype, name
@@ -76,7 +76,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 
 
 def read(directory: Path) -> dict[str, np.ndarray]:
-    """What files hold, read by another library."""
+    """Reads a directory's files with the safetensors library."""
     tensors: dict[str, np.ndarray] = {}
     for path in sorted(directory.glob("*.safetensors")):
         tensors |= safetensors.numpy.load_file(path)
@@ -84,7 +84,7 @@ def read(directory: Path) -> dict[str, np.ndarray]:
 
 
 def write(path: Path, tensors: dict[str, np.ndarray]) -> Path:
-    """Writes files by another library."""
+    """Writes a file with the safetensors library."""
     tensors = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     safetensors.numpy.save_file(tensors, path)
     return path

@@ -1,4 +1,4 @@
-"""Our models against what diffusers gave of the same weights and inputs.
+"""Compares our models with stored results of diffusers.
 
 `golden/` was written by `reference.py`; `make parity` runs it live, over more shapes.
 """
@@ -64,6 +64,6 @@ def test_bfloat16_is_as_near_as_that_of_diffusers(
 
 
 def test_every_weight_changes_the_output(golden: Golden, ours: Ours):
-    """Else a name that is mapped to the wrong place could go unnoticed."""
+    """Ensures that a tensor mapped to the wrong parameter would be noticed."""
     for name, gradient in ours.param_grads.items():
         assert np.abs(gradient).max() > 0, name

@@ -1,6 +1,6 @@
-"""Train steps of released sizes, compiled for H100s that are not there.
+"""Compiles train steps of released model sizes for H100s, without an H100.
 
-In full depth: blocks are scanned, so that fewer would compile no faster.
+Models have full depth: blocks are scanned, so that fewer would compile no faster.
 """
 
 import os
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 @pytest.fixture(scope="module", autouse=True)
 def tools():
-    """Must be there for all of these."""
+    """Skips or fails all tests of this module if build tools are missing."""
     what = h100.missing_tools()
     if what and "cuda" in os.environ.get("JAXLOAD_REQUIRE_KERNELS", ""):
         pytest.fail(what)

@@ -1,4 +1,4 @@
-"""Adapters: on a model, in training, and in what is exported."""
+"""Tests of LoRA adapters on models, in training and in exports."""
 
 import dataclasses
 from pathlib import Path
@@ -35,7 +35,7 @@ def base(config: ModelConfig) -> Any:
 
 
 def adapted(base: Any, config: ModelConfig, *, trained: bool) -> Any:
-    """The model with adapters beside its weights."""
+    """Returns the base model with adapters, whose values are random if `trained`."""
     model = make(with_lora(config, lora_targets=("q", "mlp_in", "out")))
     nnx.update(model, nnx.state(base))
     if trained:

@@ -1,4 +1,4 @@
-"""What models and their configs refuse, and how they say it."""
+"""Tests of the errors for invalid model inputs and configs."""
 
 import dataclasses
 import inspect

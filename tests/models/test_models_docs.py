@@ -1,4 +1,4 @@
-"""What docs/models.md tells people to write runs as it is written."""
+"""Tests that the code examples in docs/models.md run as written."""
 
 import re
 from pathlib import Path

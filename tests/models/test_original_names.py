@@ -1,7 +1,7 @@
-"""The original names, as diffusers' own converters understand them.
+"""Compares our table of original names with diffusers' own converters.
 
-`golden/original_names.json` was written by `reference.py`. It says what becomes of each
-tensor, so that two of the same shape cannot be taken for each other.
+`golden/original_names.json` was written by `reference.py`. It holds a checksum of each
+converted tensor, so that two of the same shape cannot be confused.
 """
 
 import json
@@ -22,7 +22,7 @@ MODELS: dict[str, dict[str, Any]] = json.loads(FILE.read_text())
 
 
 def filled(shapes: dict[str, str]) -> dict[str, np.ndarray]:
-    """Counts through all tensors by name, as `reference.py` does."""
+    """Fills tensors with consecutive numbers by name, as `reference.py` does."""
     tensors, start = {}, 0
     for name in sorted(shapes):
         shape = [int(size) for size in shapes[name].split("x")]

@@ -1,6 +1,6 @@
-"""Our models against diffusers, live, over more shapes than the golden files have.
+"""Compares our models with diffusers, run live on more shapes than golden files have.
 
-`make parity` has the environment that diffusers needs, and runs this.
+`make parity` creates the environment with diffusers, and runs this module.
 """
 
 import json
@@ -117,7 +117,7 @@ def run_reference(*args: str | Path):
 def golden(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Golden:
-    """What diffusers gives of a case, now."""
+    """Runs a case in diffusers and returns its results."""
     directory = tmp_path_factory.mktemp("reference")
     cases = directory / "cases.json"
     cases.write_text(json.dumps([request.param]))
@@ -172,7 +172,7 @@ def test_diffusers_reads_what_we_write(golden: Golden, ours: Ours, directory: Pa
 
 
 def test_diffusers_converts_the_original_names_as_before(tmp_path: Path):
-    """`test_original_names.py` compares ours with the same file."""
+    """Checks the file that `test_original_names.py` compares our names with."""
     names = REFERENCE.parent / "golden" / "original_names.json"
     run_reference("--names", names, tmp_path / "names.json")
     now = json.loads((tmp_path / "names.json").read_text())

@@ -1,4 +1,4 @@
-"""What models ask of matmuls: a GPU multiplies float32 with ten bits unless told."""
+"""Tests the matmul precision of models: a GPU's default for float32 has 10 bits."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from tests.models.tiny import CONFIGS, call, inputs, make
 
 
 def matmuls(config: ModelConfig) -> list[str]:
-    """Those of a forward and backward pass, as they are handed to XLA."""
+    """Returns the matmuls of a forward and backward pass, as StableHLO lines."""
     graphdef, params = nnx.split(nnx.eval_shape(lambda: make(config)))
 
     def loss(params: nnx.State, given: dict[str, jax.Array]) -> jax.Array:

@@ -1,4 +1,4 @@
-"""What holds of every transformer, whatever its weights."""
+"""Tests of properties that all transformers have."""
 
 import dataclasses
 import math
@@ -179,7 +179,7 @@ def test_without_remat_no_matmul_runs_twice(
 
 
 def num_matmuls(jaxpr: core.Jaxpr) -> int:
-    """With those of what it calls, a loop's body once."""
+    """Counts matmuls, including those of sub-programs; a loop's body counts once."""
     return sum(
         (eqn.primitive.name == "dot_general")
         + sum(map(num_matmuls, core.jaxprs_in_params(eqn.params)))
@@ -260,7 +260,7 @@ def test_the_text_is_pooled_where_nothing_pooled_is_given():
 
 
 def zeroed(block: nnx.Module, *names: str) -> Any:
-    """A block drawn at random, but for parameters whose path has one of the names."""
+    """Returns a block with random parameters, and zeros where a name is in the path."""
     block = randomized(block)
     graphdef, state = nnx.split(block)
     state = jax.tree.map_with_path(

@@ -1,4 +1,4 @@
-"""Tests of config.json: what is read from it and written."""
+"""Tests of reading and writing config.json."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tests of jaxload.models.weights.files and layout: what lies on the disk."""
+"""Tests of jaxload.models.weights.files and layout."""
 
 import json
 from collections.abc import Iterator

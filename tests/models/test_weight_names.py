@@ -1,4 +1,4 @@
-"""Tests of jaxload.models.weights.names and of the tables: what lies where."""
+"""Tests of jaxload.models.weights.names and of the name tables."""
 
 import dataclasses
 

@@ -28,7 +28,7 @@ from tests.models.stored import (
 
 
 def shardings(config: Config, mesh: Mesh) -> nnx.State:
-    """Each parameter along the first of its axes, from the last, that can be cut."""
+    """Shards each parameter along one of its axes of even size, if any."""
 
     def place(leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         axes: list[str | None] = [None] * len(leaf.shape)

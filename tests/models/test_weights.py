@@ -1,4 +1,4 @@
-"""Tests of jaxload.models.weights: models from files of others and back."""
+"""Tests of jaxload.models.weights: loading files of other projects, and saving."""
 
 import dataclasses
 import inspect
@@ -36,7 +36,7 @@ def config(request: pytest.FixtureRequest) -> Config:
 
 @pytest.fixture(scope="module")
 def wan_tensors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
-    """A Wan model as diffusers has it."""
+    """Returns a Wan model's tensors by diffusers' names."""
     directory = tmp_path_factory.mktemp("wan")
     weights.save(make(WAN), directory)
     return read(directory)
@@ -164,7 +164,7 @@ def test_what_comfyui_saved_of_an_mmdit_is_read(tmp_path: Path):
 
 
 def comfyui_name(name: str) -> str:
-    """By patterns of whole parts, which our table does not have."""
+    """Returns ComfyUI's name by regular expressions, independently of our table."""
     for pattern, other in (
         (r"(\w+_attn)_(qkv|proj)\.", r"\1.\2."),
         (r"(\w+_attn)_([qk])_norm\.weight", r"\1.norm.\2_norm.scale"),

@@ -1,4 +1,4 @@
-"""Small models with every parameter drawn, and inputs for them."""
+"""Small models with random parameters, and inputs for them."""
 
 import dataclasses
 from typing import Any
@@ -23,12 +23,12 @@ def normal(seed: int, *shape: int) -> jax.Array:
 
 
 def make(config: ModelConfig) -> Any:
-    """A model as it starts."""
+    """Returns a freshly initialized model."""
     return make_model(config, rngs=nnx.Rngs(0))
 
 
 def randomized(module: nnx.Module, size: float = 0.2) -> Any:
-    """The module with every parameter drawn anew, since many start at zero."""
+    """Redraws every parameter at random, since many start at zero."""
     graphdef, state = nnx.split(module)
     leaves, structure = jax.tree.flatten(state)
     leaves = [size * normal(i, *leaf.shape) for i, leaf in enumerate(leaves)]
@@ -41,7 +41,7 @@ def inputs(
     shape: tuple[int, int, int] = (3, 4, 6),
     num_text_tokens: int | None = None,
 ) -> dict[str, jax.Array]:
-    """Everything that a model of the config is called with, by name."""
+    """Returns all inputs of a model of the config, by name."""
     num_text_tokens = num_text_tokens or config.num_text_tokens
     given = {
         "latent_BFHWC": normal(1, batch, *shape, config.in_channels),
@@ -59,7 +59,7 @@ def inputs(
 
 
 def call(model: Any, given: dict[str, jax.Array]) -> jax.Array:
-    """Calls a model, compiled: uncompiled, a scan of blocks is compiled anyway."""
+    """Calls a model under jit, since a scan of blocks is compiled anyway."""
     graphdef, state = nnx.split(model)
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""The layer_norm_modulate family, its float64 twins, and what its tests need."""
+"""The layer_norm_modulate family, float64 references, and fixtures of its tests."""
 
 import dataclasses
 import os
@@ -25,34 +25,34 @@ EPS = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One operation: its forms, what they take, and what they should return."""
+    """An operation: its forms, their arguments, and its float64 reference."""
 
     function: Callable[..., Any]
     reference: Callable[..., Any]
     arguments: tuple[str, ...]
-    """Names with axes; each result has the axes of x."""
+    """Names with axes as suffixes; each result has the axes of x."""
 
     num_results: int
     float64: Callable[..., Any]
-    """From arguments, cotangents and results to what results and gradients must be."""
+    """Expected results and gradients, from arguments, cotangents and results."""
 
     @property
     def name(self) -> str:
-        """What messages and targets call it."""
+        """Name of the operation in messages and FFI targets."""
         return self.function.__name__
 
     def kernel(self, *arguments: jax.Array) -> tuple[jax.Array, ...]:
-        """The form that may run a kernel."""
+        """Runs the form that may call a kernel."""
         return tuple(jax.tree.leaves(self.function(*arguments)))
 
     def plain(self, *arguments: jax.Array) -> tuple[jax.Array, ...]:
-        """The form that defines what the kernel has to return."""
+        """Runs the plain form, which defines the results."""
         return tuple(jax.tree.leaves(self.reference(*arguments)))
 
     def inputs(self, shape, dtype=jnp.float32, *modulation_dtypes):
-        """Returns arguments and cotangents; modulations take turns with their dtypes.
+        """Returns random arguments and cotangents; modulations cycle through dtypes.
 
-        The shape is that of x, and may have more axes in front.
+        `shape` is that of x, and may have additional leading axes.
         """
         rng = np.random.default_rng(0)
 
@@ -91,7 +91,7 @@ def _layer_norm_modulate64(arguments, cotangents, results):
 def _gated_residual_layer_norm_modulate64(arguments, cotangents, results):
     x_BSD, h_BSD, gate_BD = (np.asarray(a).astype(np.float64) for a in arguments[:3])
     residual_BSD = x_BSD + gate_BD[:, None] * h_BSD
-    # What is normalized is the residual as it is returned: rounded.
+    # The operation normalizes the residual after rounding, as it is returned.
     (y_BSD,), (dresidual_BSD, dscale_BD, dshift_BD) = _layer_norm_modulate64(
         (results[0], *arguments[3:]), cotangents[1:], results[1:]
     )
@@ -120,27 +120,27 @@ OPERATIONS = [
 
 @pytest.fixture(params=OPERATIONS, ids=lambda operation: operation.name)
 def operation(request: pytest.FixtureRequest) -> Operation:
-    """Each operation in turn."""
+    """Parametrizes a test over the operations."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def operations() -> list[Operation]:
-    """All operations at once."""
+    """Returns all operations."""
     return OPERATIONS
 
 
 @pytest.fixture(scope="session")
 def required_platforms() -> list[str]:
-    """Those that must have kernels, and the tools to check them."""
+    """Returns the platforms whose kernels and test tools are required."""
     return os.environ.get("JAXLOAD_REQUIRE_KERNELS", "").split(",")
 
 
 @pytest.fixture(scope="session")
 def missing(required_platforms: list[str]) -> Callable[[str, str], NoReturn]:
-    """Call with a platform, and what of it is not there: skips, or fails if required.
+    """Returns a function (platform, reason) that skips the test.
 
-    Else CI could leave a test out, and nobody would see.
+    It fails the test if the platform is required, so that CI cannot skip it unnoticed.
     """
 
     def missing(platform: str, what: str) -> NoReturn:
@@ -153,6 +153,6 @@ def missing(required_platforms: list[str]) -> Callable[[str, str], NoReturn]:
 
 @pytest.fixture(scope="session")
 def cpu_kernels(missing: Callable[[str, str], NoReturn]) -> None:
-    """Must be there for a test that uses this."""
+    """Skips or fails a test if the CPU kernels were not built."""
     if "cpu" not in _ffi.platforms():
         missing("cpu", "jaxload._ffi was not built")

@@ -1,7 +1,7 @@
-"""Compiles the layer_norm_modulate family for a mesh, and tells what XLA made of it.
+"""Compiles the layer_norm_modulate family for a mesh, and lists its collectives.
 
-Prints, as JSON, which kernels each program calls and what it communicates, beside what
-is expected. Runs the programs too if it is given inputs:
+Prints JSON: the kernels and collectives of each compiled program, and those expected.
+Also runs the programs if inputs are given:
 
     python tests/ops/sharded_programs.py [INPUTS.npz RESULTS.npz]
 """
@@ -55,7 +55,7 @@ Finding = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Results and gradients of one operation, with arrays that are cut in one way."""
+    """Results and gradients of one operation, with one sharding of its arrays."""
 
     function: Callable[..., Any]
     arguments: tuple[str, ...]
@@ -64,11 +64,11 @@ class Program:
 
     @property
     def name(self) -> str:
-        """The operation and the case."""
+        """Name of the operation and the case."""
         return f"{self.function.__name__}/{self.case}"
 
     def compile(self, mesh: Mesh) -> Compiled:
-        """Compiles from shapes alone, so that devices need not be there."""
+        """Compiles from shapes alone, so that no devices are needed."""
 
         def run(arguments, cotangents):
             results, vjp = jax.vjp(self._function, *arguments)
@@ -90,9 +90,9 @@ class Program:
         )
 
     def expected(self, mesh: Mesh) -> Finding:
-        """Kernels on shards, and nothing communicated but float32 sums over tokens.
+        """Returns the expected kernels, and collectives: float32 sums over tokens.
 
-        A cut width has to be gathered, in whatever way: then this is not in the answer.
+        Collectives are omitted for a sharded width, which XLA may gather in any way.
         """
         cut = CASES[self.case]
         local = {
@@ -152,7 +152,7 @@ def _instructions(text: str) -> Iterator[tuple[str, list[str], str]]:
 
 
 def make_mesh(devices: Sequence[Any], axis_type: AxisType) -> Mesh:
-    """The mesh that the cases are written for; of any devices, there or not."""
+    """Returns the mesh that the cases are written for, of given devices."""
     return Mesh(np.array(devices).reshape(MESH_SHAPE), MESH_AXES, (axis_type,) * 2)
 
 
@@ -168,7 +168,7 @@ def _run(program: Program, compiled: Compiled, inputs: dict[str, np.ndarray]) ->
 
 
 def main(argv: Sequence[str]):
-    """Runs all programs with both kinds of mesh axes; see above."""
+    """Compiles all programs with both types of mesh axes; see above."""
     jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
     jax.config.update("jax_enable_compilation_cache", False)
     inputs = dict(np.load(argv[0])) if argv else {}

@@ -49,7 +49,7 @@ def _value_and_grads(form: Any, q, k, v, dout, lengths=None):
 
 
 def _float64(q, k, v, dout, lengths=None):
-    """What `_value_and_grads` must return."""
+    """Computes the expected result of `_value_and_grads` in float64."""
     q, k, v, dout = (np.asarray(x).astype(np.float64) for x in (q, k, v, dout))
     num_keys, scale = k.shape[1], 1 / np.sqrt(q.shape[-1])
     lengths = np.full(len(q), num_keys) if lengths is None else np.asarray(lengths)
@@ -175,7 +175,7 @@ def test_memory_is_linear_in_tokens(direction):
 
 
 def _num_matmuls(jaxpr):
-    """Counts those of all sub-programs, those for other platforms too."""
+    """Counts matmuls, including those of sub-programs for other platforms."""
     count = 0
     for equation in jaxpr.eqns:
         count += equation.primitive.name == "dot_general"

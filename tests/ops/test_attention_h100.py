@@ -1,4 +1,4 @@
-"""Compiled for H100s that are not there: attention is cuDNN's, once each way."""
+"""Compiles attention for H100s, without one: cuDNN must run once per direction."""
 
 import json
 
@@ -122,7 +122,7 @@ ONCE_EACH_WAY = {"__cudnn$fmhaSoftmax": 1, "__cudnn$fmhaSoftmaxBackward": 1}
 
 @pytest.fixture(scope="module")
 def programs(missing):
-    """What XLA makes of each program."""
+    """Compiles all programs in a child process; returns their descriptions."""
     if not h100.PLUGIN.is_dir():
         remedy = "run `make test REQUIRE=cpu,cuda`"
         missing("cuda", f"JAX's CUDA plugin is not in {h100.PLUGIN}; {remedy}")

@@ -1,4 +1,4 @@
-"""The CPU kernels below XLA: the same bits with every instruction set and pool."""
+"""Tests the CPU kernels without XLA: equal bits for all instruction sets and pools."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ def _run(*command: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def build_dir():
-    """Where the kernels and their test were built, as for the extension."""
+    """Builds the kernels and their C++ test; returns the build directory."""
     directory = ROOT / "build" / "cpu_test"
     definitions = [f"-DPython_EXECUTABLE={sys.executable}", "-DJAXLOAD_CUDA=OFF"]
     _run("cmake", "-G", "Ninja", "-S", ROOT / "ffi", "-B", directory, *definitions)

@@ -1,4 +1,4 @@
-"""The stand-in for CUDA runs right kernels right and tells what wrong ones do."""
+"""Tests that the CUDA emulation runs correct kernels and reports faulty ones."""
 
 import ctypes
 from pathlib import Path
@@ -251,7 +251,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
 
 
 def _run(library: Library, function: str, *arguments, x=None, y=None, **options):
-    """Calls with ints and with buffers x and y, if there are such."""
+    """Calls a function with integers and with the given buffers x and y."""
     return library.run(
         function,
         [a if isinstance(a, str) else ctypes.c_int(a) for a in arguments],
@@ -532,7 +532,7 @@ def test_is_the_device_of_the_options(library, options, block_size, expected):
 
 
 def _floats() -> np.ndarray:
-    """Every 16-bit float, all points halfway between two, and what lies beside them."""
+    """Returns all 16-bit floats, the midpoints between them, and neighbours of both."""
     halves = np.arange(65536, dtype=np.uint16)
     bfloat16 = halves.view(ml_dtypes.bfloat16).astype(np.float32)
     float16 = halves.view(np.float16).astype(np.float32)
@@ -545,7 +545,7 @@ def _floats() -> np.ndarray:
 
 
 def _bits(array: np.ndarray) -> np.ndarray:
-    """The bits, with one NaN for all."""
+    """Returns the bits, with all NaNs mapped to one."""
     bits = array.view(np.uint16)
     return np.where(np.isnan(array.astype(np.float32)), np.uint16(0x7FFF), bits)
 

@@ -1,4 +1,4 @@
-"""What the handlers tell XLA about themselves, which can be asked without a GPU."""
+"""Tests the traits that the CUDA handlers report to XLA, without a GPU."""
 
 import ctypes
 import os

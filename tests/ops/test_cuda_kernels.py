@@ -1,4 +1,4 @@
-"""The CUDA kernels: their source runs on the CPU, and nvcc makes good code of it."""
+"""Tests the CUDA kernels: emulated on the CPU, and as compiled by nvcc."""
 
 import collections
 import os
@@ -53,7 +53,7 @@ def _forward(operation, arguments, **options):
 
 
 def _backward(operation, arguments, cotangents, forward, num_runs=None, **options):
-    """By default in as many runs as there are when JAX calls the kernel."""
+    """Runs the backward kernel, by default with as many runs as JAX would use."""
     values = _by_name(operation, arguments)
     if num_runs is None:
         num_sums = 3 if _is_gated(operation) else 2
@@ -73,7 +73,7 @@ def _backward(operation, arguments, cotangents, forward, num_runs=None, **option
 
 
 def _results_and_grads(operation, arguments, cotangents, num_runs=None, **options):
-    """Returns what the kernels make, as `jax.vjp` of the operation would."""
+    """Returns the kernels' results and gradients, as `jax.vjp` would."""
     forward = _forward(operation, arguments, **options)
     backward = _backward(operation, arguments, cotangents, forward, num_runs, **options)
     names = ["residual", "y"] if _is_gated(operation) else ["y"]
@@ -261,7 +261,7 @@ def test_finds_mistakes(operations, mistake, tmp_path, monkeypatch):
 
 
 def _assert_moves_each_byte_once(result, reads, writes, limit):
-    """Checks that activations are, and that all else hardly adds to them."""
+    """Asserts that activations move once, and that other traffic is small."""
     for name in reads:
         assert result.traffic[name].requested_read == result.num_bytes[name]
     for name in writes:
@@ -290,7 +290,7 @@ def test_moves_each_byte_once(operation, dtype):
 
 @pytest.fixture(scope="module")
 def nvcc(missing) -> str:
-    """The compiler's path."""
+    """Returns the path of nvcc."""
     path = f"{os.environ.get('PATH', '')}:{sys.prefix}/nvcc/nvidia/cu13/bin"
     found = os.environ.get("CUDACXX") or shutil.which("nvcc", path=path)
     return found or missing("cuda", "there is no nvcc; `make cuda` gets one from PyPI")

@@ -1,4 +1,4 @@
-"""The extension is loaded or missed aloud; its XLA targets refuse what does not fit."""
+"""Tests loading of the extension, and argument checks of its XLA targets."""
 
 import dataclasses
 import inspect
@@ -107,7 +107,7 @@ BSD, BS, BD = (B, S, D), (B, S), (B, D)
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """An operation as XLA calls it; x decides about all others."""
+    """An XLA target, called with buffers whose shapes follow from x."""
 
     op: str
     operands: dict[str, tuple[int, ...]]
@@ -118,7 +118,7 @@ class Target:
         return self.operands | self.results
 
     def __call__(self, eps=1e-6, **changes):
-        """Calls it with float32 buffers, save where `changes` gives another spec."""
+        """Calls the target with float32 buffers, except those given in `changes`."""
         specs = {
             name: changes.get(name, jax.ShapeDtypeStruct(shape, jnp.float32))
             for name, shape in self.buffers.items()

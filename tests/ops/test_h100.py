@@ -1,4 +1,4 @@
-"""Compiled for H100s that are not there: our kernels are in it, and stay on shards."""
+"""Compiles for H100s, without one: our kernels are called, on shards."""
 
 import collections
 import json
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 @pytest.fixture(scope="module", autouse=True)
 def tools(missing):
-    """Must be there for all of these."""
+    """Skips or fails all tests of this module if build tools are missing."""
     remedy = "run `make test REQUIRE=cpu,cuda`"
     if "cuda" not in _ffi.platforms():
         missing("cuda", f"jaxload._ffi was built without CUDA; {remedy}")
@@ -56,12 +56,12 @@ print(json.dumps({{
 
 @pytest.fixture(scope="module")
 def sharded_programs():
-    """What XLA makes for eight H100s of each program of sharded_programs.py."""
+    """Compiles the programs of sharded_programs.py for eight H100s."""
     return json.loads(h100.run_python("-c", SHARDED))
 
 
 def _num_elements(collectives):
-    """By kind and type, the elements of all results: XLA may join several in one."""
+    """Counts result elements by collective and dtype, as XLA may merge collectives."""
     counts = collections.Counter()
     for kind, types in collectives:
         for dtype, dims in re.findall(r"(\w+)\[([\d,]*)\]", " ".join(types)):

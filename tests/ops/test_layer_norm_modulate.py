@@ -1,4 +1,4 @@
-"""The layer_norm_modulate family: both forms against float64, then inside of JAX."""
+"""Tests the layer_norm_modulate family against float64, and under transforms."""
 
 import functools
 import inspect
@@ -32,7 +32,7 @@ DTYPES = [  # Of activations, and of modulations in turn.
 
 @pytest.fixture(params=["kernel", "plain"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Runs a test with the kernels, then as on a platform without any."""
+    """Runs a test with the kernels, then with the plain forms."""
     if request.param == "plain":
         monkeypatch.setattr(_ffi, "platforms", tuple)
     return request.param
@@ -88,9 +88,9 @@ def test_accepts_empty_arrays(operation, shape):
 
 
 def _large_mean(shape, dtype):
-    """Returns x with a mean near 1024, which float32 can hold exactly if asked to.
+    """Returns x with a mean near 1024, whose sums are exact in float32.
 
-    Every x is a whole number of steps, so that sums are exact. Sums of squares are not.
+    Every x is a multiple of one step, so that sums are exact. Sums of squares are not.
     """
     step = max(0.125, 1024 * float(jnp.finfo(dtype).eps))
     steps = np.random.default_rng(0).integers(-16, 16, shape)
@@ -211,7 +211,7 @@ def test_checkpoint(operation):
 
 
 def _layers(form, scan):
-    """Returns a function that runs a layer for each of what is stacked, from x on."""
+    """Returns a function that runs x through one layer per stacked modulation."""
 
     def layers(x, *stacked):
         return (scan(lambda x, layer: x + sum(form(x, *layer)))(x, stacked),)

@@ -1,4 +1,4 @@
-"""The layer_norm_modulate family on a mesh: what is cut stays cut, and adds up."""
+"""Tests the layer_norm_modulate family on a mesh: shards stay, sums are complete."""
 
 import functools
 import json
@@ -20,12 +20,12 @@ from jaxload.testing import assert_trees_close
 
 PROGRAMS = Path(__file__).with_name("sharded_programs.py")
 
-# Over eight devices, in a process that has them.
+# Programs run in a process with eight devices.
 
 
 @pytest.fixture(scope="module")
 def sharded_programs(operations, tmp_path_factory):
-    """What XLA made of each program, and a file with what it returned."""
+    """Compiles and runs all programs; returns their descriptions and results."""
     directory = tmp_path_factory.mktemp("sharded_programs")
     inputs = {
         f"{operation.name}/{i}": np.asarray(array, np.float32)
@@ -92,7 +92,7 @@ def _mesh(*shape):
 
 
 def _specs(operation, tokens=None, batch=None):
-    """The specs of arguments and of cotangents."""
+    """Returns the partition specs of arguments and cotangents."""
     cut = {"BSD": P(batch, tokens), "BD": P(batch)}
     arguments = tuple(cut[name.split("_")[1]] for name in operation.arguments)
     return arguments, (cut["BSD"],) * operation.num_results

@@ -1,4 +1,4 @@
-"""Tests of jaxload.parallel.sharding, with the models that it is for."""
+"""Tests of jaxload.parallel.sharding with all models."""
 
 import dataclasses
 import re
@@ -51,7 +51,7 @@ def specs(config: ModelConfig, mesh: Mesh) -> dict[str, P]:
 
 
 def abstract_mesh(**sizes: int) -> Any:
-    """A mesh of devices that are not there."""
+    """Returns a mesh without devices."""
     return jax.sharding.AbstractMesh(tuple(sizes.values()), tuple(sizes))
 
 
@@ -59,7 +59,7 @@ def abstract_mesh(**sizes: int) -> Any:
 
 
 def documented_names() -> set[str]:
-    """What the table of models/axes.py lists."""
+    """Returns the axis names in the table of models/axes.py."""
     rows = re.findall(r"^\| ([a-z_, ]+) \|", axes.__doc__ or "", re.M)
     return {name for row in rows for name in row.split(", ")} - {"name"}
 
@@ -175,7 +175,7 @@ def value_and_grads(graphdef: nnx.GraphDef, params: nnx.State, *arrays: jax.Arra
 
 
 def num_flops(compiled: Compiled) -> float:
-    """What one device computes, as XLA counts."""
+    """Returns XLA's FLOP count of one device."""
     analysis = compiled.cost_analysis()
     assert analysis is not None
     return analysis["flops"]
@@ -183,7 +183,7 @@ def num_flops(compiled: Compiled) -> float:
 
 @pytest.fixture(scope="module", params=["wan-tiny", "mmdit-tiny"])
 def on_one_device(request: pytest.FixtureRequest):
-    """A model with no zeros left in it, what goes in, and what comes out."""
+    """Runs a model on one device; returns parameters, inputs, outputs and FLOPs."""
     config = dataclasses.replace(PRESETS[request.param], remat="attention")
     graphdef, params = nnx.split(make_model(config))
     leaves, structure = jax.tree.flatten(params)

@@ -1,4 +1,4 @@
-"""A compiler that is made up: bytes by a formula, and a list of what was compiled."""
+"""Fake compiler: computes bytes by a formula, and records its requests."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -11,20 +11,20 @@ PER_TOKEN: Mapping[Remat, int] = {"none": 10, "attention": 5, "full": 2}
 
 
 def line(program: Program) -> int:
-    """Returns bytes that are a line in the tokens of a device."""
+    """Returns bytes that are linear in the tokens of a device."""
     return FIXED + PER_TOKEN[program.remat] * program.tokens_per_device
 
 
 @dataclasses.dataclass
 class FakeCompiler:
-    """Tells the bytes of programs without compiling any."""
+    """Returns the bytes of programs without compiling them."""
 
     bytes_of: Callable[[Program], int] = line
     others: Mapping[str, int] = dataclasses.field(
         default_factory=lambda: {UPDATE: 900, SAMPLE: 800}
     )
     compiled: list[Request] = dataclasses.field(default_factory=list)
-    """Every request, in order; one that is repeated is there twice."""
+    """All requests in order, including repeated ones."""
 
     @property
     def device_kind(self) -> str:
@@ -40,7 +40,7 @@ class FakeCompiler:
 
     @property
     def programs(self) -> list[Program]:
-        """Micro-steps that were compiled, in order."""
+        """Programs of the compiled micro-steps, in order."""
         return [request for request in self.compiled if isinstance(request, Program)]
 
     def footprints(

@@ -1,4 +1,4 @@
-"""A plan from a file meets the samples of a dataset."""
+"""Tests applying a plan file to the samples of a dataset."""
 
 import collections
 import dataclasses

@@ -1,4 +1,4 @@
-"""The memory budget of a run: bytes where they are known, or tokens."""
+"""Tests the memory budget of a run: in bytes if known, else in tokens."""
 
 import pytest
 from rich.console import Console

@@ -1,4 +1,4 @@
-"""Plans that are for another run are refused, and say what differs."""
+"""Tests that plans for another run are rejected, with the difference named."""
 
 import dataclasses
 import json
@@ -38,7 +38,7 @@ def plan(plan_of: MakePlan) -> Plan:
 
 @pytest.fixture
 def plan_in_sixes(plan_of: MakePlan) -> MakePlan:
-    """Plans batches of 6 and 12 for some replicas of one device."""
+    """Returns a function that plans batches of 6 and 12 for single-device replicas."""
 
     def plan_in_sixes(num_replicas: int) -> Plan:
         plan = plan_of(
@@ -55,7 +55,7 @@ def plan_in_sixes(plan_of: MakePlan) -> MakePlan:
 
 
 def hardware(**mesh: int) -> Hardware:
-    """Devices that nothing can be compiled for."""
+    """Returns hardware without a compiler."""
     return Hardware(
         mesh=MeshConfig(**mesh),
         memory_bytes=0,
@@ -68,7 +68,7 @@ def hardware(**mesh: int) -> Hardware:
 def begin(
     config: Config, manifest: Manifest, plan: Plan, path: Path, **mesh: int
 ) -> Plan:
-    """Begins a run with a plan from a file."""
+    """Starts a run with a plan from a file."""
     path.write_text(to_json(plan))
     console = Console(quiet=True)
     return make_plan(config, manifest, hardware(**mesh), console, plan_file=path)

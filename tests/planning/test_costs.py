@@ -1,4 +1,4 @@
-"""Tests of jaxload.planning.costs and timing, with a clock that is made up."""
+"""Tests of jaxload.planning.costs and timing, with a fake clock."""
 
 import json
 from collections.abc import Callable

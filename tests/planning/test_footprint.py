@@ -1,4 +1,4 @@
-"""Tests of jaxload.planning.footprint, and of executables that planning leaves."""
+"""Tests of jaxload.planning.footprint, and of executables kept by planning."""
 
 import dataclasses
 import io
@@ -78,7 +78,7 @@ def plan(config: Config, debug_manifest: Manifest, hardware: Hardware) -> Plan:
 
 
 def compile_all(compiler: LocalCompiler, hardware: Hardware, plan: Plan) -> str:
-    """Compiles what a run needs; returns what it says."""
+    """Compiles the programs of a run; returns the console output."""
     assert hardware.lowering is not None
     out = io.StringIO()
     console = Console(file=out, width=100)
@@ -169,7 +169,7 @@ def test_a_program_larger_than_the_device_is_one_line(
 
 
 def on_platform(lowering: Lowering, platform: str) -> Lowering:
-    """Returns the programs of a run as if its devices were of another platform."""
+    """Returns a fake lowering whose devices are of another platform."""
     fake = mock.Mock(spec=Lowering, wraps=lowering)
     fake.state, fake.sums, fake.idle_bytes = lowering.state, lowering.sums, 1_000
     fake.trainer = lowering.trainer
@@ -195,7 +195,7 @@ def test_gpus_have_the_workspace_of_attention(
 
 
 class Card:
-    """A device that says how much of it JAX may take."""
+    """Fake device that reports memory statistics."""
 
     def __init__(self, stats: dict[str, int] | None):
         self._stats = stats

@@ -1,4 +1,4 @@
-"""Tests of jaxload.planning.memory, with a compiler that is made up."""
+"""Tests of jaxload.planning.memory, with a fake compiler."""
 
 import dataclasses
 
@@ -126,7 +126,7 @@ def test_a_policy_of_which_nothing_fits_is_compiled_once(debug_config: Config):
 
 
 def test_each_program_has_the_largest_batch_behind_it(debug_config: Config):
-    """Micro-batches that wait are of any bucket."""
+    """Prefetched micro-batches may be of any bucket, so the largest one counts."""
 
     class Compiler(FakeCompiler):
         def batch_bytes(self, program: Program) -> int:
@@ -228,7 +228,7 @@ def test_a_batch_that_turns_out_larger_is_lowered(debug_config: Config):
 
 def test_one_unit_that_turns_out_too_large_gets_the_next_policy(debug_config: Config):
     def surprising(program: Program) -> int:
-        """The length in the middle, which is not probed, takes more than the law."""
+        """Adds bytes to the middle length, which is not probed, beyond the law."""
         more = 5_000 if (program.tokens, program.remat) == (32, "none") else 0
         return line(program) + more
 

@@ -1,4 +1,4 @@
-"""Tests of jaxload.planning.samples: shapes that are too rare for a replica's batch."""
+"""Tests of jaxload.planning.samples: shapes with too few samples for a batch."""
 
 import dataclasses
 from typing import Literal

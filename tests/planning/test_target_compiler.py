@@ -1,4 +1,4 @@
-"""Results of a target's compiler are kept by all that they depend on."""
+"""Tests that a target compiler's results are cached by all that they depend on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +25,7 @@ REQUESTS: list[Request] = [UPDATE, PROGRAM]
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """Requests that would have been sent to a child, which answers at once."""
+    """Replaces the child process by immediate replies; returns the requests."""
     messages: list[dict[str, Any]] = []
 
     def run_module(
@@ -41,7 +41,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 class Case:
-    """A run that is asked for bytes, in a cache directory."""
+    """A run's target compiler with a cache directory."""
 
     def __init__(self, config: Config, directory: Path, sent: list[dict[str, Any]]):
         self._config = config

@@ -1,4 +1,4 @@
-"""Tests of jaxload.runs.dataset: a dataset that was made for another model."""
+"""Tests of jaxload.runs.dataset with a dataset for another model."""
 
 import dataclasses
 import io

@@ -1,4 +1,4 @@
-"""The same run on one device and on eight: losses, and checkpoints that move."""
+"""Compares a run on one and on eight devices, and moves checkpoints between them."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def policy_of(name: str) -> str:
 
 
 def run(num_devices: int, commands: list[list[str]]) -> None:
-    """Runs commands one after another on so many devices."""
+    """Runs commands one after another in a process with `num_devices` devices."""
     done = subprocess.run(
         [
             sys.executable,
@@ -44,7 +44,7 @@ def run(num_devices: int, commands: list[list[str]]) -> None:
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-    """Runs that began on one device, and went on there and on eight."""
+    """Starts runs on one device, and resumes them on one and on eight."""
     base = tmp_path_factory.mktemp("meshes")
 
     def arguments(policy: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Tests of jaxload.runs.programs, with a compiler that only pretends to compile."""
+"""Tests of jaxload.runs.programs, with a fake compiler."""
 
 import dataclasses
 import io
@@ -29,11 +29,11 @@ INIT = "init"
 FIRST, SECOND = 0, 1
 
 Name = str | tuple[int, Program]
-"""A program; micro-steps with the group that they are for."""
+"""Name of a program; micro-steps are pairs of group and program."""
 
 
 class FakeCompiled(Compiled):
-    """An executable that is only a name."""
+    """Fake executable with a name."""
 
     def __init__(self, name: Name):
         self.name = name
@@ -50,7 +50,7 @@ class FakeLowering(Lowering):
 
 
 class FakeCompiler(LocalCompiler):
-    """Has compiled some programs for the first group, and names the others."""
+    """Fake compiler that has compiled some programs for the first group."""
 
     def __init__(self, kept: Iterable[Request]):
         self.compiled = {request: FakeCompiled(name_of(request)) for request in kept}
@@ -75,7 +75,7 @@ def is_for(name: Name, group: int) -> bool:
 
 @dataclasses.dataclass
 class Compilations:
-    """Stands in for `compile_ahead`, and writes down the order."""
+    """Replaces `compile_ahead`, and records the order of compilation."""
 
     events: list[tuple[str, Name]] = dataclasses.field(default_factory=list)
 
@@ -85,7 +85,7 @@ class Compilations:
         *,
         on_done: Callable[[Any], None],
     ) -> dict[Any, FakeCompiled]:
-        """Begins every program before it ends one, as threads might."""
+        """Begins all programs before it ends any, as threads might."""
         names = {key: lower() for key, lower in lowerings.items()}
         self.events += [("begin", name) for name in names.values()]
         for key, name in names.items():
@@ -97,7 +97,7 @@ class Compilations:
         return {key: FakeCompiled(name) for key, name in names.items()}
 
     def moments(self, event: str, group: int) -> list[int]:
-        """Returns when micro-steps of a group began or ended."""
+        """Returns the event indices at which micro-steps of a group began or ended."""
         return [
             moment
             for moment, (what, name) in enumerate(self.events)

@@ -16,7 +16,7 @@ CONFIG = SampleConfig(caption="x", shape="2x4x4", num_steps=8, guidance=1.0)
 
 
 class PointMass(nnx.Module):
-    """The exact velocity for data that is one latent, `mean` of the text everywhere."""
+    """Exact velocity for a single latent, which is the text's mean everywhere."""
 
     def __call__(self, latent, timestep, text):
         target = text.mean(axis=(1, 2))[:, None, None, None, None]

@@ -25,7 +25,7 @@ RATES += [Fraction(24_000, 1001), Fraction(30_000, 1001), Fraction(60_000, 1001)
 
 
 def columns_of(rows) -> Columns:
-    """Rows of (frames, height, width, fps, count)."""
+    """Returns the columns of rows (frames, height, width, fps, count)."""
     columns = list(zip(*rows, strict=True))
     frames, height, width, fps = (np.array(c, float) for c in columns[:4])
     return Columns(

@@ -25,7 +25,7 @@ RULES = ShapeRules(max_pixels=128 * 128, max_frames=17)
 
 
 def clips_of(counts: dict[tuple[int, int, int], int], rules=RULES) -> Clips:
-    """Clips of (frames, height, width), counted as rows of a manifest are."""
+    """Counts clips of (frames, height, width) as the rows of a manifest are counted."""
     frames, height, width = (
         np.array([kind[i] for kind in counts], float) for i in range(3)
     )
@@ -42,9 +42,9 @@ def clips_of(counts: dict[tuple[int, int, int], int], rules=RULES) -> Clips:
 
 
 def kept_of(clip, shape: Shape, rules: ShapeRules) -> float:
-    """What one clip keeps in one shape, by the rules' words; 0 if it may not go there.
+    """Returns the pixels that a clip keeps in a shape; 0 if the rules forbid it.
 
-    Resized so that both sides are covered, then cropped.
+    The clip is resized to cover both sides, then cropped.
     """
     frames, height, width = clip
     to_frames, to_height, to_width = shape.pixels
@@ -80,7 +80,7 @@ def rows_of(clips: Clips) -> list[tuple[int, int, int]]:
 
 
 def try_cover(clips: Clips, *, rules=RULES, max_shapes=3, min_samples=1):
-    """None if there is no cover."""
+    """Returns a cover, or None if there is none."""
     try:
         return cover(clips, rules=rules, max_shapes=max_shapes, min_samples=min_samples)
     except InputError:
@@ -208,7 +208,7 @@ def test_the_order_of_the_data_does_not_matter(counts, seed):
 
 
 def best_content(clips: Clips, rules: ShapeRules, max_shapes: int) -> float:
-    """The most that any choice of the grid's shapes keeps, trying them all."""
+    """Returns the most content that any choice of shapes keeps, by brute force."""
     shapes = [
         Shape.of_pixels(frames, int(h), int(w))
         for frames in range(1, rules.max_frames + 1, 4)

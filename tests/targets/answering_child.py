@@ -1,4 +1,4 @@
-"""Answers requests of test_child_process.py, well or badly."""
+"""Child process of test_child_process.py, which replies or fails on request."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def echo(request: Request, reply: Send) -> None:
 
 
 def wait_for_files(request: Request, reply: Send) -> None:
-    """Replies only once the parent has made a file for the reply before."""
+    """Replies only after the parent has created a file for the previous reply."""
     for path in request["files"]:
         reply({"file": path})
         deadline = time.monotonic() + 20

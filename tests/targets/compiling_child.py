@@ -14,7 +14,7 @@ WIDTH = 256
 
 
 def compile_matmul(gpu: targets.Gpu, num_devices: int) -> dict[str, Any]:
-    """Multiplies rows that are split over devices with weights that are, too."""
+    """Compiles a matmul of sharded rows and sharded weights; returns a description."""
     devices = gpu.devices(num_devices)
     mesh = Mesh(np.array(devices), ("fsdp",))
     rows = NamedSharding(mesh, PartitionSpec("fsdp"))

@@ -1,4 +1,4 @@
-"""Requests and replies: as they come, and whatever becomes of child and parent."""
+"""Tests requests and replies, also when child or parent dies."""
 
 import importlib.util
 import os
@@ -23,7 +23,7 @@ CHILD = "answering_child"
 
 @pytest.fixture(autouse=True)
 def children(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Can be started even where there is no plugin: none of these compiles."""
+    """Lets children start without the CUDA plugin, since they compile nothing."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
     monkeypatch.setattr(child_process, "PLUGIN", tmp_path)
 
@@ -140,7 +140,7 @@ run_module({CHILD!r}, {{"action": "wait"}}, lambda r: print(r["pid"], flush=True
 
 @pytest.fixture
 def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Runs a child that waits, and prints its number."""
+    """Starts a parent process whose child waits, and which prints the child's id."""
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -244,7 +244,7 @@ def test_missing_plugin_says_what_to_run(
 
 
 def without_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where none is installed, which may be otherwise where tests run."""
+    """Simulates a machine without the CUDA plugin."""
 
     def find_spec(name: str) -> None:
         raise ModuleNotFoundError(name)

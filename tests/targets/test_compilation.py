@@ -1,4 +1,4 @@
-"""Every target, compiled for in a child process on a machine that need not have it."""
+"""Compiles for every target in a child process, without such a GPU."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,7 @@ MATRIX_BYTES = WIDTH * WIDTH * 2
 
 @pytest.fixture(scope="module", autouse=True)
 def plugin():
-    """Must be there for all of these; where it is required, they never skip."""
+    """Skips without the CUDA plugin, or fails if it is required."""
     try:
         environment()
     except InputError as error:
@@ -29,7 +29,7 @@ def plugin():
 
 @pytest.fixture(scope="module")
 def programs(plugin: None) -> dict[tuple[str, int], dict[str, Any]]:
-    """Descriptions of each program by target and number of devices; from one child."""
+    """Returns program descriptions by target and number of devices, from one child."""
     replies: list[dict[str, Any]] = []
     request = {"targets": list(targets.TARGETS), "num_devices": [1, 2]}
     with pytest.MonkeyPatch.context() as patch:

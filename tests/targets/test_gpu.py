@@ -1,4 +1,4 @@
-"""Targets by name, and devices to compile for: refused aloud."""
+"""Tests look-up of targets and of devices to compile for, and its errors."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Results on disk: found again by the same key and code, and never in part."""
+"""Tests the result cache: results are found by key and code, and never partial."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Compiles the programs of two groups of H100s, and tells of their collectives."""
+"""Compiles the programs of two groups of H100s, and lists their collectives."""
 
 import dataclasses
 import math

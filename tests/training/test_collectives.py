@@ -1,4 +1,4 @@
-"""Collectives of programs on two groups, as XLA compiles them for H100s."""
+"""Tests the collectives of programs on two groups, compiled for H100s."""
 
 import os
 from collections import Counter

@@ -68,7 +68,7 @@ def run_step(engine: Engine, program: Program, config: Config, placement: Placem
 
 @pytest.fixture(scope="module")
 def results(debug_config: Config) -> dict[str, tuple[dict[str, Any], TrainState]]:
-    """Scalars of the second step and the state after it, by placement."""
+    """Runs two steps per placement; returns the last scalars and state."""
     found = {}
     for name, (mesh, num_devices) in PLACEMENTS.items():
         placement = place(mesh, jax.devices()[:num_devices])
@@ -118,7 +118,7 @@ def test_the_state_keeps_its_shardings(results: dict, debug_config: Config):
 
 
 class FakeLoss:
-    """The loss of a micro-step that runs until it is waited for."""
+    """Fake loss of a micro-step, which is done once it is waited for."""
 
     is_done = False
 

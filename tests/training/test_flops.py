@@ -1,4 +1,4 @@
-"""The analytic cost against what XLA counts in the program that trains."""
+"""Compares the analytic cost with XLA's FLOP count of the training program."""
 
 import dataclasses
 import functools
@@ -42,7 +42,7 @@ MODELS: dict[str, ModelConfig] = {
 
 @pytest.fixture(autouse=True)
 def _attention_without_loops(monkeypatch: pytest.MonkeyPatch):
-    """XLA counts the body of a loop once, and attention goes block by block."""
+    """Replaces blocked attention: XLA counts the body of a loop only once."""
     for module in (wan_blocks, mmdit_blocks):
         monkeypatch.setattr(module, "attention", attention_at_once)
 
@@ -65,7 +65,7 @@ def attention_at_once_fwd(q, k, v, key_lengths, name):
     def keep(x: jax.Array) -> jax.Array:
         return x if x.shape in (q.shape, k.shape) else checkpoint_name(x, name)
 
-    # With what its scores became: they are not computed again.
+    # The softmax weights are saved too, so that scores are not recomputed.
     return checkpoint_name(out, name), jax.tree.map(keep, vjp)
 
 
@@ -82,9 +82,9 @@ def program_of(model: ModelConfig, shape: Shape, batch: int = 1) -> Program:
 
 
 def xla_flops(config: Config, model: ModelConfig, shape: Shape, batch: int) -> float:
-    """What XLA counts before it compiles: arithmetic of every kind, not only matmuls.
+    """Returns XLA's FLOP count before compiling, of all arithmetic, not only matmuls.
 
-    It counts the body of a loop once, and so one block, however many there are.
+    XLA counts the body of a loop once, so one block at any depth.
     """
     config = dataclasses.replace(config, model=model)
     placement = place(MeshConfig(), jax.devices()[:1])

@@ -1,4 +1,4 @@
-"""Tests of jaxload.training.loop, with programs that only pretend to train."""
+"""Tests of jaxload.training.loop, with a fake engine."""
 
 import dataclasses
 from collections.abc import Callable, Iterator

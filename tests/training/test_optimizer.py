@@ -65,7 +65,7 @@ def random_tree(seed: int, scale: float = 1.0) -> Any:
 
 
 def gradients(num_steps: int) -> list[Any]:
-    """Gradients of which some are clipped and some are not."""
+    """Returns gradients, only some of which exceed the clipping norm."""
     scales = (3.0, 0.01, 0.1, 10.0, 0.02)
     return [random_tree(7 + i, scales[i % 5]) for i in range(num_steps)]
 
@@ -94,7 +94,7 @@ def train(optimizer: optax.GradientTransformation, num_steps: int) -> list[Any]:
 def reference_adamw(
     config: OptimizerConfig, num_steps: int
 ) -> list[dict[str, np.ndarray]]:
-    """AdamW as its paper has it, in float64, with the values in EXPECTED."""
+    """Runs AdamW as in its paper, in float64, with the rates and decays in EXPECTED."""
     params = as_float64(random_tree(0))
     mu = {name: np.zeros_like(p) for name, p in params.items()}
     nu = {name: np.zeros_like(p) for name, p in params.items()}
@@ -166,7 +166,7 @@ def test_rejects_values_out_of_range(field, value):
 
 
 def plain_adamw(config: OptimizerConfig) -> optax.GradientTransformation:
-    """AdamW of optax alone."""
+    """Returns AdamW built from optax alone."""
 
     def is_decayed(params: Any) -> Any:
         return jax.tree.map_with_path(

@@ -136,7 +136,7 @@ def test_statistics_are_the_losses_by_noise_level(
 
 @dataclasses.dataclass(frozen=True)
 class SquaredLosses:
-    """An objective whose statistics are another tree than the metrics of a step."""
+    """Objective whose statistics differ in structure from a step's metrics."""
 
     def __call__(
         self, model: Velocity, batch: Mapping[str, jax.Array], keys_B: jax.Array
