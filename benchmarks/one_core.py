@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 def run(function: Callable[..., _T], *arguments: object) -> tuple[_T, int]:
     """Returns the function's result, and the peak memory of its process in bytes."""
     cores = os.sched_getaffinity(0)
-    # The child inherits the affinity, so its libraries start no more threads than that.
+    # The child inherits the affinity, so its libraries start threads for one core.
     os.sched_setaffinity(0, {max(cores)})
     try:
         with concurrent.futures.ProcessPoolExecutor(

@@ -2,9 +2,9 @@
 
 
 class InputError(ValueError):
-    """The user's input is invalid: a config, a dataset or a work directory.
+    """Invalid input, such as a config, a dataset or a work directory.
 
     The message names the input, what was expected, what was found and what to do.
-    Commands print the message alone and exit with code 2. Any other exception is a bug
+    Commands print only the message and exit with code 2. Any other exception is a bug
     in jaxload and keeps its traceback.
     """

@@ -53,8 +53,8 @@ def assign(section: Section, path: str, text: str) -> Section:
 def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Yields the paths at which two sections differ, with both values.
 
-    A nested section that one of them lacks differs as a whole, as do tuples of
-    different lengths.
+    A nested section that one side lacks, and tuples of different lengths, count as one
+    difference each.
     """
     if _is_section(old) and _is_section(new):
         for name in dict.fromkeys([*_names(old), *_names(new)]):
@@ -68,7 +68,7 @@ def differences(old: Any, new: Any, path: str = "") -> Iterator[tuple[str, Any, 
 
 
 def may_change_on_resume(hint: Any, path: str) -> bool:
-    """Returns whether the field at a path, or one that encloses it, is RESUMABLE.
+    """Returns whether the field at a path, or an enclosing field, is RESUMABLE.
 
     `hint` is the section that the path starts from, or any type that contains it.
     """

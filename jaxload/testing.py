@@ -7,7 +7,7 @@ from jaxtyping import PyTree
 # Four times the worst error of layer_norm_modulate against a float64 reference, as
 # |actual - desired| / (1 + |desired|): plain form and CPU kernel, values and gradients,
 # over the shapes in tests/ops/. The worst errors are 8.7e-7 in float32, 3.2e-3 in
-# bfloat16 and 4.1e-4 in float16; in the last two, nearly all of it is final rounding.
+# bfloat16 and 4.1e-4 in float16; in the last two, mostly from the final rounding.
 _TOLERANCES = {"float32": 3.5e-6, "bfloat16": 1.3e-2, "float16": 1.6e-3}
 
 

@@ -16,7 +16,7 @@ from jaxload.training.events import STEP, read_events
 
 @pytest.fixture(scope="module")
 def workdir(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
-    """A run of the debug config on two replicas, with two micro-batches a step."""
+    """Trains the debug config on two replicas, with two micro-batches per step."""
     base = tmp_path_factory.mktemp("run")
     code = train_command.main(
         [

@@ -1,7 +1,7 @@
 """Reads the same micro-batches with PyTorch's DataLoader, on request.
 
-Each line of JSON on stdin is a request, answered by a line of JSON on stdout. Runs in
-an environment of its own, without jaxload:
+Each line of JSON on stdin is a request, answered by a line of JSON on stdout. Runs in a
+separate environment, without jaxload:
 
     python torch_loader.py
 """

@@ -52,7 +52,7 @@ class Matrix:
     """True if only a gate lies between this matmul and the output of the block."""
 
     def flops(self, *, again: bool, adapters: Adapters | None) -> Flops:
-        """Returns the training FLOPs; `again` if remat recomputes the forward pass."""
+        """Returns the training FLOPs; with `again`, remat repeats the forward pass."""
         if adapters is None:
             return (4.0 if again else 3.0) * self._forward(self.rows * self.columns)
         # The frozen matrix gets no gradient, and its input gets one only if adapters

@@ -1,4 +1,4 @@
-"""Defines the names, shapes and types of the arrays of a micro-batch."""
+"""Names, shapes and types of the arrays of a micro-batch."""
 
 from typing import NamedTuple, Protocol, runtime_checkable
 

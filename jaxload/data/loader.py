@@ -1,9 +1,9 @@
-"""Prefetches micro-batches; its only state is the number of the next step.
+"""Prefetches micro-batches, with the number of the next step as its only state.
 
-Grain provides the threads, worker processes and buffers, but not the state: Grain's own
-state has an entry per worker process and can only be restored with as many workers.
-Since an element is a pure function of its index, the next step is a complete state for
-any number of workers or hosts.
+Grain provides the threads, worker processes and buffers. Grain's own iterator state is
+not used, because it has an entry per worker process and can only be restored with the
+same number of workers. Each element is a pure function of its index, so the number of
+the next step is a complete state for any number of workers or hosts.
 """
 
 import math
@@ -21,7 +21,7 @@ from jaxload.data.source import HostBatch, MicroBatchSource
 
 
 class Loader(grain.IterDataset[HostBatch]):
-    """Micro-batches of some replicas in order, prefetched to the host."""
+    """Micro-batches of the given replicas, in order, prefetched to the host."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Loader(grain.IterDataset[HostBatch]):
 
 
 class LoaderIterator(grain.DatasetIterator[HostBatch]):
-    """Iterator whose state is the first step that is not wholly consumed."""
+    """Iterator whose state is the first step with micro-batches left to consume."""
 
     def __init__(self, source: MicroBatchSource, config: DataConfig):
         super().__init__()
@@ -74,10 +74,10 @@ class LoaderIterator(grain.DatasetIterator[HostBatch]):
         return batch
 
     def get_state(self) -> dict[str, Any]:
-        """Returns the first step that is not wholly consumed.
+        """Returns the first step with micro-batches left to consume.
 
-        The state is equal on every host at the end of a step, unless a host has no
-        micro-batch in that step: there, the step counts as consumed when the next one
+        At the end of a step, the state is equal on every host, with one exception: on a
+        host without a micro-batch in that step, the state advances when the next step
         begins.
         """
         if self._num_read and self._num_wanted is None:
@@ -91,13 +91,14 @@ class LoaderIterator(grain.DatasetIterator[HostBatch]):
         self._go_to(state["step"])
 
     def start_prefetch(self) -> None:
-        """Starts reading before the first `next`, which would start it otherwise."""
+        """Starts to prefetch; the first `next` would otherwise do so."""
         if self._reading is not None:
             return
         first = self._step * self._source.elements_per_step
         rest = grain.MapDataset.source(self._source).slice(slice(first, None))
         config = self._config
-        # Elements that are None take a slot of the buffer but no memory: add slots.
+        # An element that is None takes a slot of the buffer but no memory, so the
+        # buffer gets extra slots for them.
         share = max(self._source.share_of_elements(self._step), 0.05)
         wanted = self._source.num_at_once * config.num_prefetch
         num_prefetch = math.ceil(max(wanted, config.num_threads) / share)
@@ -106,11 +107,12 @@ class LoaderIterator(grain.DatasetIterator[HostBatch]):
                 num_threads=config.num_threads,
                 prefetch_buffer_size=num_prefetch,
             ),
-            # Workers take turns by element, so None is kept; `__next__` skips it.
+            # Workers take turns by index, so no element may be dropped here; `__next__`
+            # skips those that are None.
             allow_nones=True,
         )
         if config.num_workers:
-            # Grain reads its absl flags here, which only absl programs parse.
+            # Grain reads absl flags here, and fails in programs that do not parse them.
             if not flags.FLAGS.is_parsed():
                 flags.FLAGS.mark_as_parsed()
             shared = grain.experimental.DatasetOptions(min_shm_size=MIN_SHARED_BYTES)

@@ -1,4 +1,4 @@
-"""Checks that the ids of a user's manifest are unique, and labels rows for messages."""
+"""Checks that the ids of a manifest are unique, and labels its rows for messages."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -16,20 +16,23 @@ _MAX_SUSPECTS = 1_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class IdCheck:
-    """Result of `check_ids`, which raises if it finds an id twice."""
+    """Result of `check_ids` for a manifest without repeated ids."""
 
     checked: bool
     """False if the manifest is a histogram, or too long to be checked."""
 
     num_rows: int
-    """Rows of the manifest; a lower bound for a CSV that is too long."""
+    """Number of rows; a lower bound for a CSV file that is too long."""
 
     num_missing: int = 0
-    """Checked rows that have no id."""
+    """Number of checked rows without an id."""
 
 
 def check_ids(path: Path) -> IdCheck:
-    """Raises InputError if two rows share an id; skips more than 20 million rows."""
+    """Raises InputError if two rows share an id.
+
+    A manifest of more than `MAX_CHECKED_IDS` rows is not checked.
+    """
     num_rows = stated_num_rows(path)
     if num_rows > MAX_CHECKED_IDS:
         return IdCheck(checked=False, num_rows=num_rows)
@@ -51,7 +54,7 @@ def check_ids(path: Path) -> IdCheck:
 
 
 def row_labels(path: Path, numbers: Sequence[int]) -> list[str]:
-    """Labels rows for messages, in the order given: `row 17 (id 'abc')`."""
+    """Returns labels of rows for messages, such as `row 17 (id 'abc')`, in order."""
     labels: dict[int, str] = {}
     waiting = sorted(set(numbers), reverse=True)
     for first, num_new, ids in _ids(path) if waiting else ():
@@ -67,8 +70,8 @@ def row_labels(path: Path, numbers: Sequence[int]) -> list[str]:
 
 
 def _ids(path: Path) -> Iterator[tuple[int, int, np.ndarray | None]]:
-    """Yields for each batch its first row number, its number of rows and its ids."""
-    # Also reads count, because a histogram has no id.
+    """Yields the first row number, the number of rows and the ids of each batch."""
+    # Also reads `count`, because a histogram has no `id` to read.
     for file, first, batch in read_batches(path, {"id", "count"}, 1_000_000):
         ids = read_ids(file, batch)
         texts = None if ids is None else ids.to_numpy(zero_copy_only=False)
@@ -80,7 +83,7 @@ def _hash(ids: np.ndarray) -> np.ndarray:
 
 
 def _find_repeats(hashes: np.ndarray) -> tuple[np.ndarray, int]:
-    """Returns the first hashes that repeat an earlier one, and how many do in all."""
+    """Returns some hashes that occur repeatedly, and the total number of repeats."""
     order = np.argsort(hashes, kind="stable")
     ordered = hashes[order]
     repeats = np.sort(order[1:][ordered[1:] == ordered[:-1]])
@@ -88,7 +91,7 @@ def _find_repeats(hashes: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def _raise_if_equal(path: Path, suspects: np.ndarray, num_repeats: int) -> None:
-    """Reads the ids again and raises if some with equal hashes are equal."""
+    """Reads the ids again, and raises if ids with equal hashes are indeed equal."""
     first_rows: dict[str, int] = {}
     found: list[str] = []
     for first, _, ids in _ids(path):

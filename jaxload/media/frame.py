@@ -7,7 +7,7 @@ import numpy as np
 
 
 class MediaError(Exception):
-    """Raised for a file of which nothing can be used."""
+    """Raised for a file that gives no usable frame."""
 
     def __init__(self, reason: str, detail: str = ""):
         super().__init__(f"{reason}: {detail}" if detail else reason)
@@ -18,12 +18,12 @@ class MediaError(Exception):
         """Details that are particular to this file."""
 
     def __reduce__(self):
-        # Workers pickle the error for the process that reports: both parts must arrive.
+        # Pickling for another process would keep only the joined text.
         return type(self), (self.reason, self.detail)
 
 
 class DamageError(Exception):
-    """Raised where the rest of a file cannot be decoded; earlier frames are good."""
+    """Raised when the rest of a file cannot be decoded; earlier frames are good."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,12 +39,12 @@ class Frame:
     width: int
 
     pixels: Callable[[], np.ndarray]
-    """Function that computes `rgb`; holds the frame as it was decoded."""
+    """Function that converts the decoded frame to RGB; see `rgb`."""
 
     def rgb(self) -> np.ndarray:
         """Returns the stored pixels `[h, w, 3]` in uint8, upright.
 
-        If stored pixels are not square, `resize.fit` stretches them to `height` and
-        `width` in the same resampling that scales them.
+        If stored pixels are not square, `clip_frames.resize_and_crop` stretches the
+        picture to `height` and `width` in the same resampling that scales it.
         """
         return self.pixels()

@@ -1,7 +1,7 @@
-"""Frames of images and animations, decoded by Pillow.
+"""Decodes the frames of images and animations with Pillow.
 
-GIF, PNG, WebP and AVIF may be animations. The pages of a TIFF and the pictures of an
-MPO are not, so only the first is used. Colour profiles are not applied.
+GIF, PNG, WebP and AVIF files may be animations. A TIFF or MPO file with several
+pictures is not one, so only its first picture is used. Colour profiles are not applied.
 """
 
 import contextlib
@@ -18,21 +18,21 @@ from jaxload.media.frame import DamageError, Frame, MediaError
 
 DAMAGED = "damaged image"
 
-# Pillow reads more formats. Left out are those that are no pictures (EPS and WMF are
+# Pillow reads more formats. Excluded are those that are not pictures (EPS and WMF are
 # programs, MPEG and HDF5 are only recognised) or have no signature (TGA).
 _FORMATS = (
     *("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "PNG", "PPM", "QOI", "TIFF"),
     "WEBP",
 )
 _ANIMATED = frozenset({"AVIF", "GIF", "PNG", "WEBP"})
-_DEFAULT_MS = 100  # Default of browsers for a frame without a duration.
+_DEFAULT_MS = 100  # What browsers use for a frame without a duration.
 _PLAIN = frozenset({"1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr"})
 _ALPHA = frozenset({"RGBA", "LA", "PA"})
 _DEEP_GREY = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})
 
 
 def open_image(file: BinaryIO) -> Image.Image | None:
-    """Opens an image without decoding it; returns None if Pillow does not know it."""
+    """Opens an image without decoding it; returns None if Pillow cannot identify it."""
     try:
         with _quiet():
             return Image.open(file, formats=_FORMATS)
@@ -62,13 +62,13 @@ def decode(image: Image.Image) -> Iterator[Frame]:
 
 
 def _first_index(image: Image.Image) -> int:
-    # An animated PNG may begin with a still picture for programs that do not know
+    # An animated PNG may begin with a still picture for programs without support for
     # animations; this picture is not a frame.
     return 1 if image.info.get("default_image") else 0
 
 
 def _read(image: Image.Image, index: int) -> tuple[Image.Image, float] | None:
-    """Returns a picture, upright, and its milliseconds; None after the last picture."""
+    """Returns picture `index`, upright, and its duration in ms; None after the last."""
     if index > 0 and image.format not in _ANIMATED:
         return None
     try:
@@ -108,7 +108,7 @@ def _levels(image: Image.Image) -> np.ndarray:
 
 
 def _rgb(image: Image.Image) -> np.ndarray:
-    """Returns the pixels `[h, w, 3]` in RGB, on white where they are transparent."""
+    """Returns the pixels `[h, w, 3]` in RGB, blended with white if transparent."""
     with _quiet():
         if image.mode in _DEEP_GREY:
             # Pillow's own conversion clips at 255.
@@ -133,7 +133,7 @@ def _lab_to_rgb() -> ImageCms.ImageCmsTransform:
 def _quiet() -> Iterator[None]:
     """Silences Pillow's warnings about large images and odd metadata.
 
-    Must not span a yield of a caller, because warning filters are global.
+    A generator must not yield inside this context, because warning filters are global.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

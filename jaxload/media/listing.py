@@ -10,10 +10,10 @@ from jaxload.media.problem import Problem
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MediaFile:
-    """A file that may be an image or a clip; only decoding shows if it is."""
+    """A file that may be an image or a video; only decoding can tell."""
 
     name: str
-    """Path relative to the folder, with "/", exactly as on disk."""
+    """Path relative to the folder, with "/", spelled exactly as on disk."""
 
     num_bytes: int
     caption: str | None

@@ -1,20 +1,20 @@
-"""Problems of files and captions, worded so that a report can group them."""
+"""Problem of a file or a caption, for the report."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Problem:
-    """One problem that a user may want to fix."""
+    """One problem of a file that the user may want to fix."""
 
     name: str
     """Path of the file, relative to the media folder."""
 
     reason: str
-    """Short description, the same for every file with this problem."""
+    """Short description, equal for all files with this problem: reports group by it."""
 
     detail: str = ""
-    """Details that are particular to this file."""
+    """Details that differ from file to file."""
 
     bad: bool = True
     """True if the problem makes the file unusable, False if the file is used anyway."""

@@ -1,21 +1,21 @@
-"""Selects frames of a video by their time stamps."""
+"""Resamples a video to a lower frame rate, by the time stamps of its frames."""
 
 import math
 from collections.abc import Iterator
 
 from jaxload.media.frame import Frame
 
-# Seconds. Containers round time stamps, often to milliseconds: up to half a
-# millisecond at either end.
+# In seconds. Containers round time stamps, often to milliseconds, so a duration may be
+# wrong by half a millisecond at either end.
 _TOLERANCE = 0.001
 
 
 def ticks(num_frames: int, seconds: float, *, fps: float) -> tuple[float, int]:
-    """Returns the frames to take per second of a video, and how many that makes.
+    """Returns the frame rate to resample a video to, and the number of its ticks.
 
-    Ticks are at 0, 1/rate, ... up to the last frame, which may be a millisecond early.
-    At a constant rate, their number is what `shapes.clips.usable_frames` expects. A
-    video that is slower than `fps` keeps its own mean rate and all of its frames.
+    Ticks are the times 0, 1/rate, 2/rate and so on, up to the last frame or one
+    millisecond after it. At a constant frame rate, `shapes.clips.usable_frames` gives
+    the same number. A video slower than `fps` keeps its own mean rate and all frames.
     """
     if num_frames == 1 or seconds <= 0:
         return fps, 1
@@ -24,10 +24,10 @@ def ticks(num_frames: int, seconds: float, *, fps: float) -> tuple[float, int]:
 
 
 def resample(frames: Iterator[Frame], *, rate: float, count: int) -> Iterator[Frame]:
-    """Yields the frame nearest in time to each tick, and the earlier one of a tie.
+    """Yields for each tick the frame nearest in time, or the earlier one of a tie.
 
-    Holds one frame besides the next one. A frame may be taken twice where a varying
-    rate leaves a gap.
+    Memory holds two frames at a time. If a varying frame rate leaves a gap, a frame is
+    yielded more than once.
     """
     held = next(frames, None)
     if held is None:
@@ -40,7 +40,7 @@ def resample(frames: Iterator[Frame], *, rate: float, count: int) -> Iterator[Fr
             if tick == count:
                 return
         held = following
-    # The last tick may be up to half a tick late; beyond that, frames are missing.
+    # Ticks up to half a period after the last frame use it; later ones have no frame.
     while tick < count and tick / rate <= held.time + 0.5 / rate:
         yield held
         tick += 1

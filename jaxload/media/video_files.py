@@ -1,4 +1,4 @@
-"""Writes clips as files that people can watch."""
+"""Writes clips as GIF and H.264 files."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
-# x264's look-ahead reads uninitialised memory, so that equal clips differ in bytes.
+# Without look-ahead: x264's reads uninitialised memory, so the bytes would vary.
 _REPEATABLE = {
     "crf": "12",
     "threads": "1",

@@ -1,4 +1,4 @@
-"""Attention: cuDNN's kernels or blocks in plain JAX, behind one function."""
+"""Attention, by cuDNN's kernels or in plain JAX by blocks of queries."""
 
 # Shape suffixes: B batch, S queries, T keys, N heads, K head width.
 

@@ -135,8 +135,8 @@ def _fwd(
         eps=np.float32(eps),
     )
     gate_BD, scale_BD = gate_BD.astype(dtypes[0]), scale_BD.astype(dtypes[1])
-    # The residual is not saved, although it is what was normalized: the backward pass
-    # needs x and h anyway, and recomputes the residual while it reads them.
+    # The normalized residual is not saved: the backward pass needs x and h anyway, and
+    # recomputes the residual while it reads them.
     saved = (x_BSD, h_BSD, gate_BD, scale_BD, mean_BS, rstd_BS)
     return (residual_BSD, y_BSD), saved
 

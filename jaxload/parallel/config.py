@@ -10,21 +10,21 @@ from jaxload.fields import RESUMABLE
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """Division of a run's devices; the sizes multiply to the number of devices."""
+    """Sizes of the device mesh; their product is the number of devices."""
 
     replica: int = field(default=-1, metadata=RESUMABLE)
-    """Groups of devices that each hold a full copy of the model; -1: as many as the
-    devices allow. More train on more samples at once, but leave fewer devices to share
-    the memory of each copy."""
+    """Number of groups of devices that each hold a full copy of the model; -1: as many
+    as the devices allow. Raising it trains on more samples at once, but leaves fewer
+    devices to share the memory of each copy."""
 
     fsdp: int = field(default=1, metadata=RESUMABLE)
     """Devices of a group that shard parameters, optimizer state, gradients and samples.
-    More take less memory per device and communicate more: every layer's parameters are
-    gathered when it runs."""
+    Raising it takes less memory per device and communicates more: the parameters of a
+    layer are gathered when the layer runs."""
 
     tensor: int = field(default=1, metadata=RESUMABLE)
-    """Devices that share each sample's attention heads and MLP width. More take less
-    memory per sample and communicate more within every layer."""
+    """Devices that share each sample's attention heads and MLP width. Raising it takes
+    less memory per sample and communicates more within every layer."""
 
     def __post_init__(self):
         if self.replica < 1 and self.replica != -1:

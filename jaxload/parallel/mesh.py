@@ -25,7 +25,7 @@ MESH_AXES = (REPLICA_AXIS, FSDP_AXIS, TENSOR_AXIS)
 def make_mesh(
     devices: Sequence[Any], *, replica: int = 1, fsdp: int = 1, tensor: int = 1
 ) -> Mesh:
-    """Builds a mesh of all devices; those along the last axis are consecutive.
+    """Builds a mesh of all devices; devices along the last axis are consecutive.
 
     Raises:
         InputError: The sizes do not multiply to the number of devices.
@@ -65,7 +65,7 @@ def resolve(config: MeshConfig, num_devices: int) -> MeshConfig:
 
 
 def _nearest(num_devices: int, fsdp: int, tensor: int) -> str:
-    """Names the sizes nearest to those given that multiply to the number of devices."""
+    """Returns the nearest sizes whose product is the number of devices, as text."""
 
     def divisors(number: int) -> list[int]:
         return [d for d in range(1, number + 1) if number % d == 0]

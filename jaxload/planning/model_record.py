@@ -1,4 +1,4 @@
-"""Record of the model in plan and cost files, and its comparison with a run's."""
+"""Record of the model in plan and cost files, and comparison with a run's model."""
 
 import dataclasses
 import json
@@ -9,12 +9,12 @@ from jaxload.models import ModelConfig
 
 
 def as_json(model: ModelConfig) -> dict[str, Any]:
-    """Returns a model's config as it reads after a round trip through JSON."""
+    """Returns a model's config as JSON values, with lists in place of tuples."""
     return json.loads(json.dumps(dataclasses.asdict(model)))
 
 
 def difference(recorded: Mapping[str, Any], model: ModelConfig) -> str:
-    """Names the fields in which a run's model differs; empty if none does.
+    """Describes how a run's model differs from the recorded one; empty if it does not.
 
     The remat policy is not compared if the run leaves the choice to the planner.
     """

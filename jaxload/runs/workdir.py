@@ -1,4 +1,4 @@
-"""Work directory of a run: paths of its files, and which run may use it."""
+"""Work directory of a run: the paths of its files, and a lock."""
 
 import contextlib
 import dataclasses
@@ -113,7 +113,7 @@ class WorkDir:
 def claim_workdir(path: Path, config: Config, *, resume: bool) -> Iterator[WorkDir]:
     """Locks a work directory for a run, or refuses it with the reason.
 
-    Existing files stay as they are. Other processes are refused until the context is
+    Existing files are not changed. Other processes are refused until the context is
     closed or this process ends, even by a crash.
     """
     workdir = WorkDir(path)

@@ -11,7 +11,7 @@ NUM_TIMESTEPS = 1000.0
 
 
 def shift_sigma(sigma: Array, shift: float) -> Array:
-    """Moves noise levels towards 1 if `shift` is above 1; 0 and 1 stay."""
+    """Moves noise levels towards 1 if `shift` is above 1; keeps 0 and 1."""
     return shift * sigma / (1.0 + (shift - 1.0) * sigma)
 
 

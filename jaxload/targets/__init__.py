@@ -1,4 +1,4 @@
-"""GPUs by name, and compiling for GPUs that are absent. Importing needs no JAX."""
+"""GPUs by name, and compilation for GPUs that are absent. Importing needs no JAX."""
 
 from jaxload.targets.child_process import run_module as run_module
 from jaxload.targets.child_process import serve as serve

@@ -1,4 +1,4 @@
-"""Descriptions of GPUs, from which XLA compiles without a GPU."""
+"""Descriptions of GPUs, with which XLA can compile without a GPU."""
 
 import dataclasses
 from importlib import metadata
@@ -6,8 +6,8 @@ from typing import Any
 
 from jaxload.errors import InputError
 
-# JAX can compile for CUDA without starting it. The platform cpu leaves alone a GPU that
-# is in use and, with the second variable, lets the plugin load without a driver.
+# JAX can compile for CUDA without starting it. With the platform cpu, a GPU that is in
+# use is not touched. The second variable lets the plugin load without a driver.
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
 """Variables that must be set before JAX is imported."""
 

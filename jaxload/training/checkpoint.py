@@ -47,7 +47,7 @@ class Checkpoints:
         self._frozen.save(
             self._frozen_path,
             args=ocp.args.PyTreeSave({_FROZEN: state.frozen}),
-            force=True,  # Overwrites a start that reached no checkpoint.
+            force=True,  # A killed run may have left some before its first checkpoint.
         )
 
     def save(self, step: int, state: TrainState, data: dict[str, Any]) -> None:
@@ -56,7 +56,7 @@ class Checkpoints:
         `data` is the state of the iterator over micro-batches, the same on every host.
         """
         assert _is_empty(state.frozen) or self._frozen_path.exists()
-        # Views would be written by every group, under the same names.
+        # Not views, which every group would write under the same names.
         assert all(
             REPLICA_AXIS in leaf.sharding.mesh.axis_names
             for leaf in jax.tree.leaves(state)
@@ -78,7 +78,7 @@ class Checkpoints:
         return TrainState(**found | {_FROZEN: frozen})
 
     def restore_model(self, step: int, like: TrainState) -> tuple[Any, Any]:
-        """Reads `TrainState.model` alone; the optimizer state is twice as large."""
+        """Reads only `TrainState.model`; the optimizer state is twice as large."""
         frozen = self._restore_frozen(like.frozen)
         found = self._restore(step, {"params": like.params}, partial=True)
         return found["params"], frozen
@@ -105,7 +105,7 @@ class Checkpoints:
         return self
 
     def __exit__(self, *_):
-        # Also after an error: a checkpoint that was begun preserves finished steps.
+        # Also after an error, so that a checkpoint in progress is not lost.
         self._manager.wait_until_finished()
         self._manager.close()
         self._frozen.close()

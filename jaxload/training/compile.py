@@ -48,9 +48,9 @@ def enable_compile_cache(directory: Path) -> None:
         # A program on several devices contains the addresses of its custom partitioning
         # objects, which differ in every process: with them in the key, the cache would
         # never hit. Our objects can be told apart without addresses (see
-        # ops/_kernel.py). Those of libraries, such as JAX's cuDNN attention, are the
-        # same for all programs of a run, and so for all programs in this directory. In
-        # a cache directory that a user shares between runs, they might differ.
+        # ops/_partitioned.py). Those of libraries, such as JAX's cuDNN attention, are
+        # the same for all programs of a run, and so for all programs in this directory.
+        # In a cache directory that a user shares between runs, they might differ.
         jax.config.update("jax_remove_custom_partitioning_ptr_from_cache_key", True)
 
 

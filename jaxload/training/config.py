@@ -13,31 +13,31 @@ class TrainConfig:
     """Length of a run, its initial weights, and how often it logs and saves."""
 
     num_steps: int = field(metadata=RESUMABLE)
-    """Optimizer updates of the whole run."""
+    """Number of optimizer updates of the whole run."""
 
     seed: int = 0
-    """Seed of the initial parameters, of the sample order and of the noise."""
+    """Seed of the initial parameters, the order of samples and the noise."""
 
     accumulate: int = 1
     """Gradient accumulation: micro-batches per replica and step, or compute budgets if
-    balance.policy=mixed. More average the gradient over more samples in the same
-    memory, and make each step longer."""
+    balance.policy=mixed. Raising it averages the gradient over more samples in the same
+    memory, and makes each step longer."""
 
     log_every: int = field(default=20, metadata=RESUMABLE)
-    """Steps between two lines of a log; more keep the log shorter and show less. A
-    terminal shows every step."""
+    """Steps between two lines of the log. Raising it makes the log shorter and less
+    detailed. A terminal shows every step."""
 
     checkpoint_every: int = field(default=100, metadata=RESUMABLE)
-    """Steps between two checkpoints; more write less often and lose more work in a
-    crash. The last step always has a checkpoint."""
+    """Steps between two checkpoints. Raising it writes less often and loses more steps
+    in a crash. The last step always has a checkpoint."""
 
     keep_checkpoints: int = field(default=2, metadata=RESUMABLE)
-    """Newest checkpoints kept on disk, older ones are removed; more leave earlier
-    states to go back to and take more disk space."""
+    """Number of newest checkpoints kept on disk; older ones are deleted. Raising it
+    keeps more earlier states and takes more disk space."""
 
     weights: str = ""
-    """Safetensors file or directory of the initial weights; empty: random
-    parameters."""
+    """Safetensors file or directory of the initial weights. If empty, parameters are
+    random."""
 
     def __post_init__(self):
         for option in dataclasses.fields(self):
@@ -60,13 +60,13 @@ class ParamGroup:
     also matches dots."""
 
     learning_rate: float = -1.0
-    """Learning rate after the warm-up, which all groups share; -1:
-    optimizer.learning_rate. 0 freezes the parameters, but saves no memory, and their
+    """Learning rate after the warm-up; -1 takes optimizer.learning_rate. All groups
+    share the warm-up. 0 freezes the parameters, but saves no memory, and their
     gradients still count in the gradient norm."""
 
     weight_decay: float = -1.0
-    """AdamW's weight decay of the group's matrices; higher keeps them closer to 0. -1:
-    optimizer.weight_decay."""
+    """AdamW's weight decay of the group's matrices; higher keeps them closer to 0. -1
+    takes optimizer.weight_decay."""
 
     def __post_init__(self):
         if not self.pattern:
@@ -92,15 +92,16 @@ class OptimizerConfig:
     may diverge."""
 
     num_warmup_steps: int = 0
-    """Steps over which the learning rate rises linearly; more are more stable at the
-    start and slower."""
+    """Steps over which the learning rate rises linearly. Raising it makes the start of
+    training more stable and slower."""
 
     weight_decay: float = 0.01
     """AdamW's weight decay of matrices; higher regularizes more and holds the weights
     closer to 0. Biases, norms and modulations have none."""
 
     beta1: float = 0.9
-    """Decay of the running mean of gradients."""
+    """Decay of the running mean of gradients, per step; higher averages over more steps
+    and reacts more slowly."""
 
     beta2: float = 0.99
     """Decay of the running mean of squared gradients, per step; higher averages over
@@ -153,8 +154,8 @@ class FlowConfig:
     and samples more at high noise, as long sequences need, and less at low noise."""
 
     caption_dropout: float = 0.1
-    """Share of samples, 0 to 1, trained without their caption. Guidance needs such
-    samples; more of them train the model less on captions."""
+    """Share of samples, 0 to 1, trained without their caption, as guidance requires.
+    Raising it trains the model less on captions."""
 
     def __post_init__(self):
         if self.shift <= 0:

@@ -19,19 +19,19 @@ Update = Callable[[TrainState, Sums], tuple[TrainState, Sums, dict[str, jax.Arra
 """(state without frozen parameters, sums) -> (state, zero sums, scalars)."""
 
 MAX_QUEUED = 2
-"""Micro-batches queued on a group's devices behind the running one. One hides the copy
-to the device, a second the delays of the loop. Each takes the memory of a batch,
-however many micro-batches a step has."""
+"""Maximum micro-batches queued on a group's devices behind the running one. The first
+hides the copy to the device, the second hides delays of the loop. Each takes the memory
+of a batch."""
 
 
 class Engine:
-    """Holds the state of a run and advances it, whatever the policy of its schedule.
+    """Holds the training state of a run and advances it, for any policy.
 
     Each group runs micro-steps on its own mesh, with views of the state and of its part
-    of the sums; nothing inside a micro-step crosses groups. The update runs on the
-    global mesh. A view shares the buffers of its array, so donating one invalidates the
-    other: views are taken anew after each update. Frozen parameters are never donated,
-    and their views are taken once.
+    of the sums. Micro-steps do not communicate with other groups. The update runs on
+    the global mesh. A view shares the buffers of its array, and donating the array
+    invalidates the view, so views are taken again after each update. Frozen parameters
+    are never donated, and their views are taken once.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ def make_optimizer(config: OptimizerConfig) -> optax.GradientTransformation:
     """Builds AdamW with clipping by the global gradient norm.
 
     The structure of the state does not depend on the groups: each moment is one tree
-    like the parameters, sharded as they are. `init` raises as check_param_groups does.
+    like the parameters, with their shardings. `init` calls check_param_groups.
     """
     chain = optax.chain(
         optax.clip_by_global_norm(config.max_grad_norm),
@@ -80,7 +80,7 @@ def check_param_groups(config: OptimizerConfig, params: optax.Params) -> None:
         params: Tree of the trained parameters, or of their shapes.
 
     Raises:
-        InputError: A pattern matches no parameter, or only those of earlier patterns.
+        InputError: A pattern matches no parameter that earlier patterns do not match.
     """
     names = [param_name(path) for path, _ in jax.tree.leaves_with_path(params)]
     used = {param_group_of(config, name).pattern for name in names}

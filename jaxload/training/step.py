@@ -27,7 +27,7 @@ class TrainState:
     """Trained parameters."""
 
     frozen: Any
-    """Parameters that are not trained: those of the model below trained adapters."""
+    """Parameters that are not trained: the model's own, if it has adapters."""
 
     opt_state: Any
     statistics: Any
@@ -49,7 +49,7 @@ class Sums:
     """Sums over the samples of a step, with a leading axis of groups.
 
     Sums, unlike means, are divided once, by the global count. Every sample then has the
-    same weight, whichever bucket or replica it was in.
+    same weight, in any bucket and replica.
     """
 
     grads: Any

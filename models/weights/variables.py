@@ -1,4 +1,4 @@
-"""A model's variables by path, and the test for those stored in files."""
+"""Variables of a model by path, and a test for variables that files hold."""
 
 from typing import Any, cast
 
@@ -8,10 +8,10 @@ from jaxload.models.weights.names import ParameterPath
 
 
 def variables_of(state: nnx.State[Any, Any]) -> dict[ParameterPath, Any]:
-    """Returns the leaves of a state by path: variables, or shardings in their stead."""
+    """Returns the leaves of a state by path: variables, or shardings of variables."""
     return cast(dict[ParameterPath, Any], dict(nnx.to_flat_state(state)))
 
 
 def is_stored(variable: nnx.Variable) -> bool:
-    """Returns True for parameters but not for adapters, which are saved merged."""
+    """Returns True for all parameters except adapters, which are saved merged."""
     return isinstance(variable, nnx.Param) and not isinstance(variable, nnx.LoRAParam)

@@ -1,4 +1,4 @@
-"""Media files for tests, small and written with the plainest means."""
+"""Writes small media files for tests."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -27,7 +27,7 @@ _OPTIONS = {
 def moving_pattern(
     num_frames: int, height: int, width: int, *, seed: int = 0
 ) -> np.ndarray:
-    """Blocks of colour that move to the right: uint8 `[n, h, w, 3]`, all different."""
+    """Returns distinct frames of colour blocks moving right: uint8 `[n, h, w, 3]`."""
     rng = np.random.default_rng(seed)
     blocks = rng.integers(0, 256, (-(-height // 8), -(-width // 8), 3), np.uint8)
     picture = blocks.repeat(8, axis=0).repeat(8, axis=1)[:height, :width]
@@ -35,7 +35,7 @@ def moving_pattern(
 
 
 def plain_frames(colors: Sequence[tuple[int, int, int]], height: int, width: int):
-    """One frame in each of some colours: uint8 `[n, h, w, 3]`."""
+    """Returns one plain frame per colour: uint8 `[n, h, w, 3]`."""
     picture = np.array(colors, np.uint8)[:, None, None]
     return np.broadcast_to(picture, (len(colors), height, width, 3)).copy()
 
@@ -97,7 +97,7 @@ def write_video(
 
 
 def write_audio(path: Path) -> Path:
-    """Writes a second of silence, and returns its path."""
+    """Writes an audio file with a second of silence, and returns its path."""
     with av.open(str(path), "w") as output:
         output.mux(_silence(output.add_stream("pcm_s16le", rate=8000)))
     return path

@@ -89,7 +89,7 @@ class Ours(NamedTuple):
 
 
 def run(golden: Golden, directory: Path, **types: Any) -> Ours:
-    """Loads the weights as a user would, and runs forward and backward."""
+    """Loads the weights with `weights.load`, and runs forward and backward."""
     config = dataclasses.replace(
         weights.read_config(write_directory(golden, directory)),
         # Diffusers' models do not pad text; its pipelines do.

@@ -1,16 +1,17 @@
-"""Runs small models in diffusers, for ours to be compared with.
+"""Runs small models in diffusers, and writes reference results for our models.
 
     python tests/models/reference.py CASES.json OUT_DIR
     python tests/models/reference.py --names NAMES.json OUT.json
 
-Needs torch and diffusers, and nothing of jaxload: `make parity` has an environment for
-it. For each case, writes the weights of a model drawn at random, its inputs, its output
-in float32 and in bfloat16, and gradients of `sum(output * cotangent)`, with the config
-and the versions as metadata. `golden/` holds what this wrote of `golden/cases.json`.
+Needs torch and diffusers, but not jaxload; `make parity` creates an environment for it.
+For each case, writes the random weights of a model, its inputs, its output in float32
+and in bfloat16, and the gradients of `sum(output * cotangent)`, with the config and the
+versions as metadata. `golden/` holds the results of `golden/cases.json`.
 
-With --names, has diffusers convert models of the original names, and writes what came
-of it beside those names. `golden/original_names.json` was written so, of itself: a new
-model there needs a kind, a config, and its original names with their shapes.
+With --names, diffusers converts tensors with original names, and the converted names
+and checksums are added to the file. NAMES.json and OUT.json may be the same file, such
+as `golden/original_names.json`. To add a model to it, add an entry with kind, config,
+and original names with shapes.
 """
 
 import inspect
@@ -60,7 +61,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(case: dict) -> tuple[dict[str, torch.Tensor], dict]:
-    """Returns everything that a case's model was given and gave, and its config."""
+    """Returns all inputs and outputs of a case's model, and its config."""
     torch.manual_seed(case["seed"])
     model = MODELS[case["kind"]](**case["config"])
     randomize(model)
@@ -92,14 +93,14 @@ def run(case: dict) -> tuple[dict[str, torch.Tensor], dict]:
 
 
 def keeps_gradient(case: dict, name: str) -> bool:
-    """A few parameters' gradients are written to the golden files, all elsewhere."""
+    """Returns whether to write a gradient; golden files have only some of them."""
     few = case.get("gradients")
     return few is None or name in few
 
 
 @torch.no_grad()
 def randomize(model: torch.nn.Module) -> None:
-    """Draws every parameter, so that none is one or zero by chance of its start."""
+    """Redraws every parameter at random, since some are initialized to 0 or 1."""
     for name, parameter in model.named_parameters():
         noise = torch.randn_like(parameter)
         if parameter.ndim > 1 and "table" not in name and "pos_embed" not in name:
@@ -111,7 +112,7 @@ def randomize(model: torch.nn.Module) -> None:
 
 
 def draw_inputs(case: dict, config: dict) -> dict[str, torch.Tensor]:
-    """Draws what the model is called with."""
+    """Draws random inputs of a model."""
     batch, frames, height, width = case["latent"]
     tokens = case["text_tokens"]
     text_dim = config.get("text_dim") or config["text_embed_dim"]
@@ -126,7 +127,7 @@ def draw_inputs(case: dict, config: dict) -> dict[str, torch.Tensor]:
         if config["guidance_embeds"]:
             inputs["guidance"] = 1000.0 * torch.rand(batch)
     elif config["image_dim"]:
-        # Where images have places, a sample has two, one after the other.
+        # With position embeddings, a sample has two images, one after the other.
         num_images = 2 if config["pos_embed_seq_len"] else 1
         inputs["image"] = torch.randn(
             num_images * batch, case["image_tokens"], config["image_dim"]
@@ -137,7 +138,7 @@ def draw_inputs(case: dict, config: dict) -> dict[str, torch.Tensor]:
 def call(
     kind: str, model: torch.nn.Module, inputs: dict[str, torch.Tensor]
 ) -> torch.Tensor:
-    """Calls a model with inputs converted to its type."""
+    """Calls a model with inputs converted to its dtype."""
     dtype = model.proj_out.weight.dtype
     latent, text = inputs["latent"].to(dtype), inputs["text"].to(dtype)
     if kind == "wan":
@@ -163,7 +164,7 @@ def to_bfloat16(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def write_names(names: Path, out: Path) -> None:
-    """Writes the models of a file, with their tensors as diffusers converts them."""
+    """Adds the tensors that diffusers converts to each model of a file."""
     models = json.loads(names.read_text())
     for model in models.values():
         model["diffusers"] = {
@@ -174,10 +175,10 @@ def write_names(names: Path, out: Path) -> None:
 
 
 def convert(model: dict) -> dict[str, torch.Tensor]:
-    """Returns what a model of diffusers has of tensors with the original names.
+    """Loads tensors with original names into a model of diffusers; returns its state.
 
-    For Wan, no model whose images have places: the converter does not know the tensor
-    `img_emb.emb_pos`, which is all that such a model has more.
+    Wan models with image position embeddings are not supported, because diffusers'
+    converter does not know their tensor `img_emb.emb_pos`.
     """
     target = MODELS[model["kind"]](**model["config"])
     converted = converter(model["kind"], target)(filled(model["original"]))
@@ -186,12 +187,12 @@ def convert(model: dict) -> dict[str, torch.Tensor]:
 
 
 def converter(kind: str, target: torch.nn.Module) -> Callable[[dict], dict]:
-    """Returns diffusers' own converter, for any width."""
+    """Returns diffusers' converter, patched to support any width."""
     function = CONVERTERS[kind]
     if kind == "wan":
         return function
-    # It splits joined projections at the width of the released model, a number in its
-    # text. Nothing else of it is changed.
+    # The converter splits joined projections at the width of the released model, which
+    # is a constant in its source. Only this constant is replaced.
     width = target.config.num_attention_heads * target.config.attention_head_dim
     source = inspect.getsource(function)
     namespace = dict(vars(single_file_utils))
@@ -200,7 +201,7 @@ def converter(kind: str, target: torch.nn.Module) -> Callable[[dict], dict]:
 
 
 def filled(shapes: dict[str, str]) -> dict[str, torch.Tensor]:
-    """Counts through all tensors by name, so that no number is there twice."""
+    """Fills tensors with consecutive numbers by name, so that no number repeats."""
     tensors, start = {}, 0
     for name in sorted(shapes):
         shape = [int(size) for size in shapes[name].split("x")]

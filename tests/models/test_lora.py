@@ -73,7 +73,7 @@ def test_adapters_are_where_the_config_says(targets: tuple[str, ...], count: int
     config = with_lora(CONFIGS["wan"], lora_targets=targets)
     assert isinstance(config, WanConfig)
     found = adapters(nnx.eval_shape(lambda: make(config)))
-    # A pair of matrices for each, stacked over the layers.
+    # Each target has a pair of matrices, stacked over the layers.
     assert len(found) == 2 * count
     assert all(any(f"['{t}']" in name for t in targets) for name in found)
     assert all(leaf.shape[0] == config.depth for leaf in found.values())

@@ -20,8 +20,8 @@ from tests.models.golden import Golden, Ours, channels_last, largest_error
 PYTHON = Path(sys.prefix) / "torch" / "bin" / "python"
 REFERENCE = Path(__file__).with_name("reference.py")
 
-# Gradients that the sines and cosines of a timestep enter directly. PyTorch's float32
-# exponential is off by a last bit here and there: 6e-5 of a turn at timestep 1000.
+# Gradients that depend directly on the timestep embedding. PyTorch's float32
+# exponential has errors in the last bit, which change angles by 6e-5 at timestep 1000.
 OF_TIMESTEPS = ("time_embedder.linear_1", "timestep_embedder.linear_1")
 OF_TIMESTEPS += ("guidance_embedder.linear_1",)
 
@@ -146,15 +146,15 @@ def test_output_and_all_gradients(golden: Golden, ours: Ours):
     assert set(expected) <= set(ours.param_grads)
     for name, gradient in expected.items():
         error = abs(ours.param_grads[name] - gradient).max()
-        # A sum that cancels, such as that of a bias of all keys, which changes no
-        # softmax, is as exact as its terms: 1e-7 of the largest gradient of all.
+        # Some gradients are sums that cancel: a bias of all keys changes no softmax.
+        # Their error is that of their terms, 1e-7 of the largest gradient of all.
         error /= max(abs(gradient).max(), 1e-2 * largest)
         limit = 1e-4 if any(part in name for part in OF_TIMESTEPS) else 1e-5
         assert error < limit, name
 
 
 def test_diffusers_reads_what_we_write(golden: Golden, ours: Ours, directory: Path):
-    del ours  # Its run has written the weights that are read here.
+    del ours  # The fixture has written the weights that are read here.
     saved = directory / "saved"
     weights.save(weights.load(directory), saved)
     name = golden_lib.CLASS_NAMES[golden.case["kind"]]

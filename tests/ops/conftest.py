@@ -91,7 +91,7 @@ def _layer_norm_modulate64(arguments, cotangents, results):
 def _gated_residual_layer_norm_modulate64(arguments, cotangents, results):
     x_BSD, h_BSD, gate_BD = (np.asarray(a).astype(np.float64) for a in arguments[:3])
     residual_BSD = x_BSD + gate_BD[:, None] * h_BSD
-    # The operation normalizes the residual after rounding, as it is returned.
+    # The operation rounds the residual before it normalizes.
     (y_BSD,), (dresidual_BSD, dscale_BD, dshift_BD) = _layer_norm_modulate64(
         (results[0], *arguments[3:]), cotangents[1:], results[1:]
     )

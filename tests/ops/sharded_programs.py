@@ -1,6 +1,6 @@
 """Compiles the layer_norm_modulate family for a mesh, and lists its collectives.
 
-Prints JSON: the kernels and collectives of each compiled program, and those expected.
+Prints JSON: the actual and the expected kernels and collectives of each program.
 Also runs the programs if inputs are given:
 
     python tests/ops/sharded_programs.py [INPUTS.npz RESULTS.npz]
@@ -26,12 +26,12 @@ from jax.stages import Compiled
 from jaxload.ops import gated_residual_layer_norm_modulate, layer_norm_modulate
 
 SIZES = {"B": 8, "S": 80, "D": 24}
-DTYPE = "bfloat16"  # Of all that comes in; sums over tokens must be float32 even so.
+DTYPE = "bfloat16"  # Dtype of all inputs; sums over tokens must still be float32.
 
 MESH_SHAPE = (4, 2)
 MESH_AXES = ("data", "sequence")
 
-CASES = {  # The mesh axes that each axis of the arrays is cut over.
+CASES = {  # The mesh axes that shard each axis of the arrays.
     "batch": {"B": ("data",)},
     "batch-over-all": {"B": ("data", "sequence")},
     "tokens": {"S": ("sequence",)},
@@ -68,7 +68,7 @@ class Program:
         return f"{self.function.__name__}/{self.case}"
 
     def compile(self, mesh: Mesh) -> Compiled:
-        """Compiles from shapes alone, so that no devices are needed."""
+        """Compiles from shapes, so that no devices are needed."""
 
         def run(arguments, cotangents):
             results, vjp = jax.vjp(self._function, *arguments)
@@ -99,14 +99,14 @@ class Program:
             axis: size // math.prod(mesh.shape[name] for name in cut.get(axis, ()))
             for axis, size in SIZES.items()
         }
-        local["D"] = SIZES["D"]  # Gathered where it is cut.
+        local["D"] = SIZES["D"]  # Gathered if sharded.
 
         def shape(axes: str) -> str:
             dtype = "bf16" if axes == "BSD" else "f32"
             return f"{dtype}[{','.join(str(local[axis]) for axis in axes)}]"
 
         sums = [shape(axes) for axes in self.arguments if axes == "BD"]
-        # Runs of 32 tokens; there are too few for the limit on the number of runs.
+        # Runs have 32 tokens; the limit on the number of runs is not reached.
         num_runs = -(-local["S"] // 32)
         workspace = f"f32[{local['B']},{num_runs},{len(sums)},{local['D']}]"
         results = [shape("BSD")] * self.num_results
@@ -152,7 +152,7 @@ def _instructions(text: str) -> Iterator[tuple[str, list[str], str]]:
 
 
 def make_mesh(devices: Sequence[Any], axis_type: AxisType) -> Mesh:
-    """Returns the mesh that the cases are written for, of given devices."""
+    """Builds the mesh of the cases from devices."""
     return Mesh(np.array(devices).reshape(MESH_SHAPE), MESH_AXES, (axis_type,) * 2)
 
 
@@ -168,7 +168,7 @@ def _run(program: Program, compiled: Compiled, inputs: dict[str, np.ndarray]) ->
 
 
 def main(argv: Sequence[str]):
-    """Compiles all programs with both types of mesh axes; see above."""
+    """Compiles all programs with both types of mesh axes, and prints them as JSON."""
     jax.config.update("jax_num_cpu_devices", math.prod(MESH_SHAPE))
     jax.config.update("jax_enable_compilation_cache", False)
     inputs = dict(np.load(argv[0])) if argv else {}

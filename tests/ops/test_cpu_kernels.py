@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# More than ten seconds where the kernels have to be compiled first.
+# Slow if the kernels have to be compiled first.
 pytestmark = pytest.mark.slow
 
 
@@ -40,8 +40,8 @@ def test_all_instruction_sets_and_pools_give_the_same_bits(build_dir):
 
 
 def test_what_needs_an_instruction_set_is_called_after_asking_for_it(build_dir):
-    # A function that other files could also define, such as std::min, must not be
-    # among these: the linker would keep one of them for all machines.
+    # An inline function that other files may also define, such as std::min, must not be
+    # among these: the linker keeps one copy, which would run on all machines.
     archive = build_dir / "libjaxload_kernels.a"
     symbols = _run("nm", "--demangle", "--defined-only", "--extern-only", archive)
     rows = symbols.split("layer_norm_modulate_cpu_rows.cc.o:\n")[1:]
@@ -49,5 +49,5 @@ def test_what_needs_an_instruction_set_is_called_after_asking_for_it(build_dir):
     for isa in rows:
         lines = isa.split("\n\n")[0].splitlines()
         entry_points = [line for line in lines if "(jaxload::Isa)" in line]
-        assert len(entry_points) == 13  # Two for each type and form, and sums.
+        assert len(entry_points) == 13  # Two per dtype and form, and one for sums.
         assert lines == entry_points

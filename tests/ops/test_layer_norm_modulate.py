@@ -21,7 +21,7 @@ SHAPES = [
     pytest.param((1, 1, 1), id="one-element"),
 ]
 
-DTYPES = [  # Of activations, and of modulations in turn.
+DTYPES = [  # Dtype of activations, then of each modulation in turn.
     pytest.param([jnp.float32], id="float32"),
     pytest.param([jnp.bfloat16], id="bfloat16"),
     pytest.param([jnp.float16], id="float16"),
@@ -39,7 +39,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def _results_and_grads(function, arguments, cotangents):
-    @jax.jit  # Anew for each test, so that no other form was traced before.
+    @jax.jit  # Created in each test, so that no other form is in its cache.
     def run(arguments, cotangents):
         results, vjp = jax.vjp(function, *arguments)
         return results, vjp(cotangents)
@@ -83,14 +83,15 @@ def test_accepts_empty_arrays(operation, shape):
     results, grads = _results_and_grads(operation.kernel, arguments, cotangents)
     for actual, like in ((results, cotangents), (grads, arguments)):
         assert [a.shape for a in actual] == [a.shape for a in like]
-    # No tokens: a sum of nothing, for each sample.
+    # Sums over zero tokens are 0.
     assert not any(grad.any() for grad in grads if grad.ndim == 2)
 
 
 def _large_mean(shape, dtype):
     """Returns x with a mean near 1024, whose sums are exact in float32.
 
-    Every x is a multiple of one step, so that sums are exact. Sums of squares are not.
+    Every element is a multiple of the same step, so that sums are exact; sums of
+    squares are not.
     """
     step = max(0.125, 1024 * float(jnp.finfo(dtype).eps))
     steps = np.random.default_rng(0).integers(-16, 16, shape)
@@ -103,7 +104,7 @@ def test_matches_float64_for_a_large_mean(operation, dtype):
     arguments, cotangents = operation.inputs((2, 3, 64), dtype)
     named = dict(zip(operation.arguments, arguments, strict=True))
     named["x_BSD"] = _large_mean((2, 3, 64), dtype)
-    if "gate_BD" in named:  # Else the branch would not be a whole number of steps.
+    if "gate_BD" in named:  # So that gate * h is a multiple of the step.
         named["gate_BD"] = jnp.zeros_like(named["gate_BD"])
     _assert_matches_float64(operation, tuple(named.values()), cotangents)
 
@@ -112,7 +113,7 @@ def test_matches_float64_for_a_large_mean(operation, dtype):
 def test_gradients_match_finite_differences(operation):
     arguments, _ = operation.inputs((2, 3, 8))
     jitted = jax.jit(operation.kernel)
-    # Loose, for differences of float32; tight tolerances are in the tests above.
+    # Loose tolerances, since differences are in float32. Tests above are tight.
     check_grads(jitted, arguments, order=1, modes=["rev"], atol=1e-2, rtol=1e-2)
 
 
@@ -141,8 +142,8 @@ def test_returns_every_16_bit_shift(dtype):
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_rounds_to_nearest_even(dtype):
-    # From 1 on in eighths of the last bit, and from 0 on in eighths of 2**-24, which is
-    # the smallest number in float16: both contain ties.
+    # Steps of an eighth of the last bit from 1, and steps of an eighth of 2**-24, the
+    # smallest float16, from 0. Both contain ties.
     eighths_BD = jnp.arange(256, dtype=jnp.float32)[None] / 8
     normal_BD = 1 + eighths_BD * float(jnp.finfo(dtype).eps)
     shift_BD = jnp.concatenate([normal_BD, -normal_BD, eighths_BD * 2**-24], axis=1)
@@ -166,14 +167,14 @@ def test_gated_form_equals_the_two_steps(operations, dtype):
 @pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_gated_kernel_returns_the_residual_of_the_plain_form(operations, dtype):
-    # Products of 16-bit floats are exact in float32, fused into the sum or not.
+    # Products of 16-bit floats are exact in float32, so that FMA changes nothing.
     arguments, _ = operations[1].inputs((2, 37, 65), dtype)
     residual, _ = jax.jit(operations[1].kernel)(*arguments)
     desired, _ = jax.jit(operations[1].plain)(*arguments)
     np.testing.assert_array_equal(residual, desired)
 
 
-# Inside of JAX.
+# JAX transforms.
 
 
 @pytest.mark.usefixtures("cpu_kernels")
@@ -251,7 +252,7 @@ def test_saves_statistics_and_nothing_normalized(operation, dtypes):
     assert saved == sum(array.nbytes for array in needed) + statistics
 
 
-# Which form runs.
+# Choice of kernel or plain form.
 
 
 @pytest.mark.usefixtures("cpu_kernels")
@@ -264,7 +265,7 @@ def test_lowers_to_the_kernel_of_the_platform(operation, platform, num_kernels):
         assert lowered.count(target) == num_kernels
 
 
-# What is refused.
+# Invalid arguments.
 
 SPEC = jax.ShapeDtypeStruct
 
@@ -274,7 +275,7 @@ def _assert_refuses(operation, changes, message):
         name: SPEC((2, 3, 4) if name.endswith("BSD") else (2, 4), jnp.float32)
         for name in operation.arguments
     } | changes
-    # Unwrapped of the type checks that only tests have, as a user would call it.
+    # Without the type checks, which only tests have.
     unchecked = inspect.unwrap(operation.function)
     call = functools.partial(unchecked, eps=arguments.pop("eps", 1e-6))
     with pytest.raises(ValueError, match=f"^{operation.name}: {message}"):

@@ -40,7 +40,7 @@ def test_sizes_that_do_not_divide_are_refused_with_the_nearest(
 ):
     with pytest.raises(InputError, match=rf"{num_devices} devices.*{message}") as error:
         resolve(config, num_devices)
-    # What is named works.
+    # The suggested sizes are valid.
     named = str(error.value).split("works is ")[1].split()
     sizes = {n.split("=")[0].removeprefix("mesh."): int(n.split("=")[1]) for n in named}
     assert math.prod(sizes.values()) == num_devices

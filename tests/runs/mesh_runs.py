@@ -1,7 +1,7 @@
 """Runs `jaxload.train` several times in one process with a given number of devices.
 
-Started by test_meshes.py: `python mesh_runs.py NUM_DEVICES` with lists of arguments as
-JSON on its stdin, each `["plan" | "train", ...]`.
+Started by test_meshes.py as `python mesh_runs.py NUM_DEVICES`. Reads lists of
+arguments, each `["plan" | "train", ...]`, as JSON from stdin.
 """
 
 import json

@@ -116,7 +116,7 @@ def test_the_steps_that_are_compared_ran_elsewhere(base: Path):
         config = json.loads((base / name / "config.json").read_text())
         wanted = {text.split(".")[1].split("=")[0]: text.split("=")[1] for text in sets}
         assert {k: str(config["mesh"][k]) for k in wanted} == wanted
-    # Another order of adding shows in the last digits of one of them.
+    # The order of additions differs, so that some loss differs in its last digits.
     losses = {tuple(values(base / n, "loss")) for n in (*MESHES, "lockstep", "mixed")}
     assert len(losses) > 2
 

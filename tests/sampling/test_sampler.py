@@ -16,7 +16,7 @@ CONFIG = SampleConfig(caption="x", shape="2x4x4", num_steps=8, guidance=1.0)
 
 
 class PointMass(nnx.Module):
-    """Exact velocity for a single latent, which is the text's mean everywhere."""
+    """Exact velocity towards a constant latent, the mean of the text."""
 
     def __call__(self, latent, timestep, text):
         target = text.mean(axis=(1, 2))[:, None, None, None, None]
@@ -37,7 +37,7 @@ def test_follows_the_flow_to_the_data():
 
 def test_guidance_goes_beyond_the_captionless_prediction():
     config = dataclasses.replace(CONFIG, guidance=3.0)
-    # Without its caption the data is at 0; with it at 0.7: three times as far.
+    # The latent is 0 without the caption and 0.7 with it; guidance 3 triples 0.7.
     np.testing.assert_allclose(draw(config, jnp.full((3, 5), 0.7)), 2.1, atol=1e-4)
 
 

@@ -71,7 +71,7 @@ def break_off(request: Request, reply: Send) -> None:
 
 def _is_pipe_of_replies(descriptor: int) -> bool:
     path = f"/proc/self/fd/{descriptor}"
-    # The only pipe besides stdin; the list itself is closed again.
+    # The only pipe besides stdin; the descriptor of listdir is closed already.
     return descriptor > 2 and os.path.exists(path) and "pipe:" in os.readlink(path)
 
 
@@ -90,7 +90,7 @@ ACTIONS = {
 
 
 def main() -> None:
-    """Does what the request says."""
+    """Serves one request: runs the function that its `action` names."""
     print("a line before the request is read")
     serve(lambda request, reply: ACTIONS[request["action"]](request, reply))
 

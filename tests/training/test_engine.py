@@ -39,7 +39,7 @@ def make_engine(config: Config, placement: Placement) -> tuple[Engine, Program]:
         for group in placement.groups
     }
     state, sums = lowering.init("noise").compile()()
-    # Away from the zeros of an untrained model, so that every gradient is something.
+    # Adds noise, since zeros of an untrained model would make gradients zero.
     params = jax.tree.map(
         lambda x, sharding: jax.device_put(x + 0.05, sharding),
         state.params,
@@ -89,7 +89,7 @@ def test_a_step_is_the_same_wherever_it_runs(results: dict, name: str):
         np.testing.assert_allclose(scalars[key], value, rtol=2e-5, err_msg=key)
     found, wanted = jax.device_get((state, expected_state))
     assert_trees_close(found.statistics, wanted.statistics)
-    # Adam divides by tiny moments; leaving out a group moves parameters by 1e-3.
+    # Loose, because Adam divides by tiny moments. A missing group would change 1e-3.
     for one, two in zip(
         jax.tree.leaves(found.params), jax.tree.leaves(wanted.params), strict=True
     ):
@@ -118,7 +118,7 @@ def test_the_state_keeps_its_shardings(results: dict, debug_config: Config):
 
 
 class FakeLoss:
-    """Fake loss of a micro-step, which is done once it is waited for."""
+    """Fake loss of a micro-step, which is ready after block_until_ready()."""
 
     is_done = False
 
@@ -127,7 +127,7 @@ class FakeLoss:
 
 
 def make_fake_engine(placement: Placement) -> tuple[Engine, dict[int, list[FakeLoss]]]:
-    """Returns an engine without a model, and the losses that it was given by group."""
+    """Returns an engine without a model, and its fake losses by group."""
     losses: dict[int, list[FakeLoss]] = {g.index: [] for g in placement.groups}
 
     def start(step: Any, model: Any, sums: Sums, batch: Any, *, index: int) -> Any:
@@ -160,7 +160,7 @@ def test_few_micro_batches_wait_on_a_group_however_long_a_step_is():
         engine.micro_step(first, PROGRAM, {})
         num_waiting = min(turn, MAX_QUEUED)
         done = [loss.is_done for loss in losses[first.index]]
-        # The oldest are waited for, and no more of them than has to be.
+        # The engine waits for the oldest, and for no more than necessary.
         assert done == [True] * (turn - num_waiting) + [False] * num_waiting
         if turn == 2 * MAX_QUEUED:
             engine.update()

@@ -33,7 +33,7 @@ PLACEMENT = place(MeshConfig(), jax.devices())
 
 
 class FakeCheckpoints(Checkpoints):
-    """Remembers what was saved, and how many steps had been reported by then."""
+    """Records each save, and the number of steps reported before it."""
 
     def __init__(self, events: list[Event]):
         self.events = events
@@ -46,7 +46,7 @@ class FakeCheckpoints(Checkpoints):
 
 
 def batches_without_arrays(schedule: Lockstep, start: int) -> Iterator[HostBatch]:
-    """Micro-batches in the order of a schedule."""
+    """Yields micro-batches without arrays, in the order of a schedule."""
     for step in range(start, CONFIG.num_steps):
         for turn in range(schedule.accumulate):
             for replica in range(schedule.num_replicas):
@@ -54,7 +54,7 @@ def batches_without_arrays(schedule: Lockstep, start: int) -> Iterator[HostBatch
 
 
 class FakeEngine(Engine):
-    """Remembers the micro-steps that it was given; its state is the step."""
+    """Records its micro-steps; its state is the step."""
 
     def __init__(self, start: int, update: Callable[[int], dict], *, idle: bool):
         self._step = start

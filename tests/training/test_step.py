@@ -27,7 +27,7 @@ def trainer(debug_config: Config) -> Trainer:
 @pytest.fixture(scope="module")
 def start(debug_config: Config, trainer: Trainer) -> tuple[TrainState, Sums]:
     params = nnx.state(make_model(debug_config.model, rngs=nnx.Rngs(0)))
-    # Away from the zeros of an untrained model, so that every gradient is something.
+    # Adds noise, since zeros of an untrained model would make gradients zero.
     params = jax.tree.map(lambda x: x + 0.05, params)
     return trainer.init(params, nnx.State({}))
 
@@ -85,12 +85,12 @@ def test_update_divides_once_and_moves_downhill(
     sums = micro_step(state, zero, batch)
     new, empty, scalars = jax.jit(trainer.update)(state, sums)
     np.testing.assert_allclose(scalars["loss"], sums.loss[0] / 3, rtol=1e-6)
-    # Adam hides the scale of a gradient, so the division is looked for in its norm.
+    # Adam's update does not depend on the gradient's scale, so the norm is checked.
     summed = np.sqrt(sum(np.square(g).sum() for g in jax.tree.leaves(sums.grads)))
     np.testing.assert_allclose(scalars["grad_norm"], summed / 3, rtol=1e-4)
     assert int(new.step) == 1
     assert not any(leaf.any() for leaf in jax.tree.leaves(empty))
-    # The same noise as before, since it is keyed by the step.
+    # The noise is the same as before, since its key depends on the step.
     again = dataclasses.replace(new, step=state.step)
     assert micro_step(again, zero, batch).loss[0] < sums.loss[0]
 
@@ -183,7 +183,7 @@ def test_an_objective_may_count_one_thing_and_remember_another(
     new, again, _ = jax.eval_shape(trainer.update, state, sums)
     assert shapes((new, again)) == shapes((state, zero))
 
-    # The values, with one parameter and two groups.
+    # Checks the values, with one parameter and two groups.
     state, zero = trainer.init({"one": jnp.ones(1)}, {}, num_groups=2)
     count, metrics = jnp.ones(2, jnp.int32), {"squared": jnp.array([1.0, 3.0])}
     sums = dataclasses.replace(zero, count=count, metrics=metrics)
