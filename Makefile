@@ -13,7 +13,7 @@ REQUIRE ?= cpu
 
 require = JAXLOAD_REQUIRE_CLIPS=1 JAXLOAD_REQUIRE_KERNELS=$(REQUIRE)
 
-CPP := $(wildcard $(addprefix ffi/,*.h *.cc *.cu) $(addprefix tests/cuda_emulation/,*.h *.cc))
+CPP := $(wildcard $(addprefix ffi/,*.h *.cc *.cu *.cuh) $(addprefix tests/cuda_emulation/,*.h *.cc))
 
 .DEFAULT_GOAL := help
 .PHONY: help setup cuda clips torch train check test soak parity lint format bench wheel lock clean
@@ -26,7 +26,7 @@ setup: .venv/.package ## Makes .venv from the lock file and builds the FFI exten
 cuda: .venv/.cuda ## Builds the CUDA kernels too, with nvcc from PyPI if there is none.
 
 clips: setup .venv/.clips ## Gets a dozen real clips, with captions, into datasets/clips-media.
-	$(BIN)/python -m benchmarks.real_clips datasets/clips-media
+	$(BIN)/python -m tests.media.real_clips datasets/clips-media
 
 torch: .venv/.torch ## Gets PyTorch and diffusers, in an environment of their own, to compare with.
 
@@ -39,7 +39,7 @@ check: lint ## Checks format, lint and types, and runs the fast tests: a few min
 test: setup .venv/.clips $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ## Runs every test but those of soak; ARGS="-k name" chooses.
 	$(require) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not soak" $(ARGS)
 
-soak: setup .venv/.clips ## Runs the long tests: training on eight devices.
+soak: setup .venv/.clips ## Runs the long tests: kills, and training on eight devices.
 	$(require) $(BIN)/python -m pytest -n 2 --dist loadfile -m soak $(ARGS)
 
 parity: setup .venv/.torch ## Compares the models with diffusers, live; ARGS="-k mmdit" chooses.
@@ -57,7 +57,7 @@ format: setup ## Formats Python and C++.
 	$(BIN)/clang-format -i $(CPP)
 
 bench: setup cuda .venv/.h100 .venv/.torch ## Runs the benchmarks; each prints ratios from one run.
-	@missed=; for name in layer_norm_modulate planning data_loading models; do \
+	@missed=; for name in layer_norm_modulate planning preparing data_loading models; do \
 	  echo "python -m benchmarks.$$name"; \
 	  $(BIN)/python -m benchmarks.$$name || missed="$$missed $$name"; \
 	done; \
@@ -92,10 +92,11 @@ pip_install = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NVCC = $(firstword $(shell command -v nvcc) $(wildcard .venv/nvcc/nvidia/cu13/bin/nvcc))
 
 # Editable: Python files are used in place; the extension is built again when ffi/ changes.
+# Installed again when a package appears: the list of packages is made when installing.
 install_package = CMAKE_GENERATOR=Ninja CUDACXX="$(abspath $(NVCC))" PATH="$(CURDIR)/$(BIN):$$PATH" \
   $(pip_install) --no-deps --no-build-isolation $(1) --editable .
 
-.venv/.package: .venv/.deps pyproject.toml $(wildcard ffi/*)
+.venv/.package: .venv/.deps pyproject.toml $(wildcard ffi/* jaxload/*/__init__.py models/*/__init__.py)
 	$(call install_package)
 	@touch $@
 

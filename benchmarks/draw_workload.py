@@ -1,9 +1,9 @@
-"""Draws a manifest of videos: `python -m benchmarks.draw_workload NAME OUT.csv`.
+"""Draws a random manifest: `python -m benchmarks.draw_workload NAME OUT.csv`.
 
 | name | workload |
 |---|---|
-| `few-long` | long videos of five sizes, as in question answering on videos |
-| `uhd` | 720p to 4K in seven aspects at many rates, lengths with a heavy tail |
+| `few-long` | long videos of five sizes |
+| `uhd` | videos of 720p to 4K in seven sizes, at many frame rates, some very long |
 """
 
 import csv
@@ -11,7 +11,7 @@ import sys
 
 import numpy as np
 
-KINDS = ("few-long", "uhd")
+NAMES = ("few-long", "uhd")
 _FEW_LONG = ((360, 640), (480, 640), (640, 360), (720, 1280), (240, 320))
 _UHD = (
     (2160, 3840),
@@ -25,10 +25,10 @@ _UHD = (
 _RATES = (23.976, 24.0, 25.0, 29.97, 30.0, 50.0, 59.94, 60.0)
 
 
-def draw(kind: str, seed: int = 0) -> list[tuple[str, int, int, int, float]]:
+def draw(name: str, seed: int = 0) -> list[tuple[str, int, int, int, float]]:
     """Draws the rows of a manifest: id, frames, height, width, fps."""
     rng = np.random.default_rng(seed)
-    if kind == "few-long":
+    if name == "few-long":
         seconds = np.clip(rng.lognormal(3.6, 0.5, 5_400), 5, 180)
         sizes = rng.choice(5, len(seconds), p=(0.55, 0.25, 0.08, 0.08, 0.04))
         return [
@@ -46,13 +46,13 @@ def draw(kind: str, seed: int = 0) -> list[tuple[str, int, int, int, float]]:
 
 def main() -> None:
     """Writes the workload named by the first argument to the file in the second."""
-    kind, path = sys.argv[1:3]
-    if kind not in KINDS:
-        sys.exit(f"{kind}: expected one of {', '.join(KINDS)}")
+    name, path = sys.argv[1:3]
+    if name not in NAMES:
+        sys.exit(f"{name}: expected one of {', '.join(NAMES)}")
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("id", "num_frames", "height", "width", "fps"))
-        writer.writerows(draw(kind))
+        writer.writerows(draw(name))
 
 
 if __name__ == "__main__":

@@ -1,20 +1,19 @@
-"""Compiles our operations and their plain forms for H100s, without an H100.
+"""Compiles our operations and their JAX references for H100s, without an H100.
 
     python -m benchmarks.h100 kernels SHAPE DTYPE     # e.g. 1x32760x1536 bfloat16
     python -m benchmarks.h100 pass SHAPE DTYPE
     python -m benchmarks.h100 block NUM_DEVICES TOKENS WIDTH
 
 Prints JSON. `kernels`: bytes read and written by each kernel that XLA generates for the
-plain form of layer_norm_modulate. `pass` and `block`: temporary bytes of a forward and
-backward pass, of layer_norm_modulate or of a transformer block, with our kernels and
-with the plain forms. Needs JAX's CUDA plugin and a special environment; see `run`.
+plain JAX form of layer_norm_modulate. `pass` and `block`: temporary bytes of a forward
+and backward pass, of layer_norm_modulate or of a transformer block, with our kernels
+and with the plain forms. Needs JAX's CUDA plugin and a special environment; see `run`.
 """
 
 import functools
 import json
 import math
 import re
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -28,8 +27,9 @@ from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled
 
 from jaxload import targets
-from jaxload.models import WanConfig, wan_blocks
-from jaxload.models.wan_blocks import NUM_MODULATIONS, WanBlock
+from jaxload.models import WanConfig
+from jaxload.models.wan import blocks as wan_blocks
+from jaxload.models.wan.blocks import NUM_MODULATIONS, WanBlock
 from jaxload.ops.gated_residual_layer_norm_modulate import (
     gated_residual_layer_norm_modulate_reference,
 )
@@ -37,21 +37,7 @@ from jaxload.ops.layer_norm_modulate import (
     layer_norm_modulate,
     layer_norm_modulate_reference,
 )
-from jaxload.targets.child_process import PLUGIN as PLUGIN
-from jaxload.targets.child_process import environment
-
-
-def run_python(*arguments: str) -> str:
-    """Runs Python in a process that can compile for GPUs; returns its stdout.
-
-    Raises:
-        RuntimeError: The process failed; the message has its stderr.
-    """
-    command = [sys.executable, *arguments]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}:\n{done.stderr}")
-    return done.stdout
+from jaxload.targets.child_process import run_python
 
 
 def run(*arguments: str) -> Any:
@@ -59,11 +45,11 @@ def run(*arguments: str) -> Any:
     return json.loads(run_python("-m", "benchmarks.h100", *arguments))
 
 
-# Bytes of the plain form.
+# Bytes that kernels read and write.
 
 
 def _plain_kernels(shape: tuple[int, int, int], dtype: str) -> dict[str, list[Any]]:
-    """Returns XLA's kernels for the plain forms, by direction; see `_kernels`."""
+    """Returns XLA's kernels for both plain forms, by pass; see `_kernels`."""
     x, scale = _specs(shape, dtype)
     kernels = {}
     for prefix, form, arguments, cotangents in (
@@ -108,17 +94,17 @@ def _kernels(compiled: Compiled) -> list[dict[str, dict[str, int]]]:
     """Returns the bytes that each kernel of a program reads and writes.
 
     Bytes are under "reads" and "writes", by type and shape of the array. Each array
-    counts once per kernel, as if the cache were unlimited but empty at its start.
+    counts once per kernel, as if every kernel started with an empty, unlimited cache.
     """
     text = compiled.as_text() or ""
     entry = text[text.index("\nENTRY ") :]
     types: dict[str, str] = {}
     kernels = []
-    for name, result, kind, operands in re.findall(
+    for name, result, opcode, operands in re.findall(
         r"^\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*?)\)", entry, re.MULTILINE
     ):
         types[name] = result
-        if kind not in _MOVE_NOTHING:
+        if opcode not in _MOVE_NOTHING:
             read = " ".join(types[o] for o in re.findall(r"%([\w.-]+)", operands))
             kernels.append({"reads": _num_bytes(read), "writes": _num_bytes(result)})
     return kernels
@@ -127,10 +113,10 @@ def _kernels(compiled: Compiled) -> list[dict[str, dict[str, int]]]:
 def _num_bytes(types: str) -> dict[str, int]:
     """Returns the bytes of arrays in types such as `(bf16[2,3]{1,0}, f32[3]{0})`."""
     sizes: dict[str, int] = {}
-    for kind, dims in re.findall(r"\b([a-z]+\d+)\[([\d,]*)\]", types):
-        dtype = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[kind]
+    for short, dims in re.findall(r"\b([a-z]+\d+)\[([\d,]*)\]", types):
+        dtype = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}[short]
         count = math.prod(int(size) for size in dims.split(",") if size)
-        array = f"{kind}[{dims}]"
+        array = f"{short}[{dims}]"
         sizes[array] = sizes.get(array, 0) + count * jnp.dtype(dtype).itemsize
     return sizes
 
@@ -146,7 +132,7 @@ def _describe(compiled: Compiled) -> dict[str, Any]:
 
 
 def _pass(shape: tuple[int, int, int], dtype: str) -> dict[str, Any]:
-    """Describes a forward and backward pass of the operation, with either form."""
+    """Describes a forward and backward pass of the operation, in both forms."""
     x, scale = _specs(shape, dtype)
 
     def value_and_grads(form, x, scale, shift, dy):
@@ -163,9 +149,9 @@ def _pass(shape: tuple[int, int, int], dtype: str) -> dict[str, Any]:
 
 
 def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
-    """Describes a forward and backward pass of a block, with either form."""
+    """Describes a forward and backward pass of a block, in both forms."""
     report = {"kernel": _describe(_compile_block(num_devices, tokens, width))}
-    # The plain forms, differentiated by JAX and compiled by XLA.
+    # Replaces our kernels by the plain forms, which JAX differentiates.
     wan_blocks.layer_norm_modulate = layer_norm_modulate_reference
     wan_blocks.gated_residual_layer_norm_modulate = (
         gated_residual_layer_norm_modulate_reference
@@ -177,10 +163,10 @@ def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
 def _linear_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, *, name: str = ""
 ) -> jax.Array:
-    """Replaces attention with a cheap function of linear memory.
+    """Replaces attention with a cheap function that takes linear memory.
 
-    Like flash attention, it saves little but its operands. The scores of all pairs of
-    tokens would dominate the memory.
+    Like flash attention, the function saves little but its operands. Scores of all
+    pairs of tokens would dominate the memory.
     """
     k, v = (
         jnp.tanh(array.astype(jnp.float32)).mean(axis=1, keepdims=True)
@@ -193,7 +179,7 @@ def _compile_block(num_devices: int, tokens: int, width: int) -> Compiled:
     """Compiles the gradients of a block, with one sample per device."""
     wan_blocks.attention = _linear_attention
     mesh = Mesh(np.array(targets.H100.devices(num_devices)), ("data",))
-    # The proportions of Wan 2.1.
+    # A block with the proportions of Wan 2.1.
     config = WanConfig(
         width=width,
         depth=1,

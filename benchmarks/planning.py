@@ -1,12 +1,12 @@
-"""Measures the planner at scale: time and memory on one core.
+"""Measures the time and memory of planning for many samples, on one core.
 
     python -m benchmarks.planning [--rows N]
 
-| row | what is timed | limit |
+| row | measurement | limit |
 |---|---|---|
 | histogram | from a histogram of N samples to the mixed schedule | 60 s, 2 GB |
 | Parquet | the same from N rows with ids, read as a stream | 60 s, 2 GB |
-| look-up | one step, and one replica's part of it, of ten billion samples | 50 ms |
+| look-up | buckets of a step, and samples of one replica, among ten billion | 50 ms |
 
 Each row runs in its own process on one core. Time excludes imports; memory is the
 process's peak. The Parquet file has the same samples as the histogram, so both must
@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks import one_core
@@ -35,8 +34,9 @@ from benchmarks.scaled_workload import BYTES_PER_ROW, write_histogram, write_row
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.scenario import make_mixed
+from jaxload.console import Console
 from jaxload.planning.scenarios import SimulationOptions, read_scenario
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import Cover
 
 NUM_ROWS = 100_000_000
@@ -53,11 +53,11 @@ _NUM_EPOCHS = 100  # Looked-up steps are drawn from these epochs.
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Planned:
-    """A schedule made from a file, and the time that took."""
+    """A schedule planned from a file, and the duration of planning."""
 
     seconds: float
     cover_seconds: float
-    """Part of `seconds` from reading the file to choosing shapes."""
+    """Part of `seconds` that reading the file and choosing shapes took."""
 
     cover: Cover
     schedule: Mixed
@@ -157,12 +157,12 @@ def epoch_size(schedule: Mixed) -> int:
 
 
 def check(planned: Planned, num_samples: int) -> None:
-    """Asserts that each sample is left out, or runs in each epoch."""
+    """Asserts that each sample is either left out or runs in every epoch."""
     cover, schedule = planned.cover, planned.schedule
     left_out = sum(out.count for out in cover.left_out)
     assert sum(cover.num_samples) + left_out == num_samples
 
-    def places(patterns: Sequence[Pattern], of_shape: list[int]) -> int:
+    def capacity(patterns: Sequence[Pattern], of_shape: list[int]) -> int:
         return sum(
             pattern.times * pattern.counts[i] * schedule.buckets[i].batch
             for pattern in patterns
@@ -173,9 +173,9 @@ def check(planned: Planned, num_samples: int) -> None:
         of_shape = [i for i, b in enumerate(schedule.buckets) if b.shape == shape]
         assert {schedule.buckets[i].num_samples for i in of_shape} == {count}
         smallest = min(schedule.buckets[i].batch for i in of_shape)
-        left = count - places(schedule.patterns, of_shape)
+        left = count - capacity(schedule.patterns, of_shape)
         # The last micro-batch of the rest may be only partly filled.
-        assert 0 <= left <= places(schedule.rest, of_shape) < left + smallest
+        assert 0 <= left <= capacity(schedule.rest, of_shape) < left + smallest
 
 
 def measure(
@@ -211,7 +211,7 @@ def measure(
 
 
 def print_table(rows: Sequence[Row], console: Console) -> None:
-    """Prints the rows, and marks those over a limit."""
+    """Prints the rows, and marks rows that miss a limit."""
     table = Table(
         title=f"Planning for {_REPLICAS} replicas, {_ACCUMULATE} accumulations, on one "
         f"core of {os.cpu_count()}; load average {os.getloadavg()[0]:.1f}"
@@ -241,7 +241,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=int,
         default=NUM_ROWS,
         metavar="N",
-        help=f"samples to plan for, at least; {NUM_ROWS:,} by default",
+        help=f"least number of samples to plan for (default: {NUM_ROWS:,})",
     )
     args = parser.parse_args(argv)
     if args.rows < _REPLICAS:
@@ -267,7 +267,7 @@ def _measure_parquet(
         sizes = (
             f"{free / 1e9:.1f} GB free in {path.parent}, expected {needed / 1e9:.1f}"
         )
-        return Row(name=name, note=f"left out: {sizes}")
+        return Row(name=name, note=f"skipped: {sizes}")
     say(f"writing {num_samples:,} rows")
     file_bytes, _ = one_core.run(write_rows, histogram, path)
     say(f"planning for {num_samples:,} rows")

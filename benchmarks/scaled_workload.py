@@ -1,4 +1,4 @@
-"""Scales the mixture in benchmarks/workloads to any size, as a histogram or as rows."""
+"""Scales benchmarks/workloads/mix_dev.csv to any size, as a histogram or as rows."""
 
 import csv
 import math
@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 
 SOURCE = Path(__file__).parent / "workloads" / "mix_dev.csv"
 BYTES_PER_ROW = 10
@@ -26,32 +26,32 @@ _SCHEMA = pa.schema(
 
 
 def write_histogram(path: Path, num_samples: int) -> int:
-    """Writes a histogram of at least `num_samples` samples; returns their number."""
+    """Writes a histogram of `num_samples` samples or more; returns their number."""
     with SOURCE.open(newline="") as file:
-        header, *kinds = csv.reader(file)
-    total = sum(int(kind[-1]) for kind in kinds)
+        header, *rows = csv.reader(file)
+    total = sum(int(row[-1]) for row in rows)
     factor = math.ceil(num_samples / total)
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(header)
-        writer.writerows([*kind[:-1], int(kind[-1]) * factor] for kind in kinds)
+        writer.writerows([*row[:-1], int(row[-1]) * factor] for row in rows)
     return total * factor
 
 
 def write_rows(histogram: Path, path: Path) -> int:
     """Writes each sample of a histogram as a row of Parquet; returns the file's bytes.
 
-    All rows are shuffled, because sorted rows would be easier to count.
+    Rows are shuffled, because sorted rows would be faster to count.
     """
     *sizes, count = np.loadtxt(
         histogram, np.int64, delimiter=",", skiprows=1, unpack=True
     )
     fps = np.where(sizes[0] > 1, ShapeRules().fps, 0.0)
-    kinds = np.repeat(np.arange(len(count), dtype=np.int16), count)
-    np.random.default_rng(0).shuffle(kinds)
+    entries = np.repeat(np.arange(len(count), dtype=np.int16), count)
+    np.random.default_rng(0).shuffle(entries)
     with pq.ParquetWriter(path, _SCHEMA) as writer:
-        for first in range(0, len(kinds), _CHUNK_ROWS):
-            chunk = kinds[first : first + _CHUNK_ROWS]
+        for first in range(0, len(entries), _CHUNK_ROWS):
+            chunk = entries[first : first + _CHUNK_ROWS]
             ids = pa.array(np.arange(first, first + len(chunk))).cast(pa.string())
             columns = [pa.array(size[chunk], pa.int32()) for size in sizes]
             columns.append(pa.array(fps[chunk]))

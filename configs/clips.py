@@ -10,7 +10,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxload.config import Config, load
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 
 
 def get_config() -> Config:
@@ -22,7 +22,7 @@ def get_config() -> Config:
         synthetic=None,
         shapes=ShapeRules(max_frames=17, max_pixels=64 * 112),
         model=dataclasses.replace(demo.model, num_text_tokens=16),
-        # Given, not searched: some shapes of a small folder have few clips, and a
+        # Set, not searched: in a small folder, some shapes have few clips. A compute
         # budget that these clips can fill would limit the batches of all other shapes.
         balance=dataclasses.replace(demo.balance, max_compute_tokens=640),
         train=dataclasses.replace(demo.train, num_steps=600),

@@ -5,9 +5,9 @@
     python -m jaxload.train --config configs/wan2_1_t2v_1_3b.py --workdir runs/wan-1.3b
 
 The first command needs neither the GPU nor the data; it prints the bytes of each
-program. The second needs the weights and a dataset. Latents and embeddings of the
-released model come from Wan's VAE and from umT5: name the codec and the text encoder
-that made your dataset with
+program. The second needs the weights and a dataset. The released model was trained with
+the latents of Wan's VAE and the embeddings of umT5. Name the codec and the text encoder
+of your dataset with
 `--set data.codec=MODULE:ATTRIBUTE --set data.text_encoder=MODULE:ATTRIBUTE`. One GPU of
 80 GB can hold the state of 1.3B parameters, so every GPU is a replica. Set
 XLA_CLIENT_MEM_FRACTION=0.95 so that JAX may use nearly all of the GPU's memory.
@@ -19,7 +19,7 @@ from jaxload.data.config import DataConfig
 from jaxload.models import preset
 from jaxload.parallel.config import MeshConfig
 from jaxload.sampling.config import SampleConfig
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 from jaxload.training.config import FlowConfig, OptimizerConfig, TrainConfig
 
 

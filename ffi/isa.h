@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sets of vector instructions that kernels are compiled for.
+// Instruction sets that kernels are compiled for.
 
 #ifndef JAXLOAD_FFI_ISA_H_
 #define JAXLOAD_FFI_ISA_H_
@@ -8,15 +8,15 @@
 namespace jaxload {
 
 enum class Isa {
-  kPortable,  // What every machine of the architecture has.
+  kPortable,  // Instructions that every CPU of the architecture has.
   kAvx2,
   kAvx512,
 };
 
-// Whether kernels were compiled for it and this machine has it.
+// Returns true if kernels were compiled for `isa` and this machine supports it.
 bool Supports(Isa isa);
 
-// The widest one that is supported.
+// Returns the supported instruction set with the widest vectors.
 Isa BestIsa();
 
 }  // namespace jaxload

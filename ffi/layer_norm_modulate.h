@@ -11,7 +11,7 @@
 
 namespace jaxload {
 
-// 16-bit floats as they lie in memory; all arithmetic is in float.
+// Bits of a 16-bit float in memory; all arithmetic is in float.
 struct BFloat16 {
   uint16_t bits;
 };
@@ -21,8 +21,8 @@ struct Float16 {
 
 // Activations (x, h, residual, y and their gradients) are [batch, tokens,
 // width]; modulations (gate, scale, shift and their gradients) are [batch,
-// width]; mean and rstd are [batch, tokens]. All are row-major, and any size
-// may be zero, in which case a pointer may be null.
+// width]; mean and rstd are [batch, tokens]. All are row-major. Any size may be
+// zero, and the pointer of an empty array may be null.
 struct LayerNormModulateShape {
   int64_t batch;
   int64_t tokens;
@@ -30,7 +30,7 @@ struct LayerNormModulateShape {
 };
 
 // T, the type of the activations, is float, BFloat16 or Float16. Modulations
-// and statistics are float whatever T is.
+// and statistics are float for every T.
 template <typename T>
 struct LayerNormModulateFwdArguments {
   LayerNormModulateShape shape;
@@ -41,14 +41,14 @@ struct LayerNormModulateFwdArguments {
   T* y;
   float* mean;
   float* rstd;
-  // Of the gated form; null in the other.
+  // Used by the gated form only; otherwise null.
   const T* h;
   const float* gate;
   T* residual;
 };
 
-// What was normalized is read again, or made again of x, gate and h, so that
-// only the two statistics are saved.
+// The backward pass reads x again, and the gated form recomputes the residual
+// from x, gate and h, so that only mean and rstd have to be saved.
 template <typename T>
 struct LayerNormModulateBwdArguments {
   LayerNormModulateShape shape;
@@ -60,12 +60,13 @@ struct LayerNormModulateBwdArguments {
   T* dx;
   float* dscale;
   float* dshift;
-  // [batch, num_runs, 2 or, gated, 3, width]: the tokens of a sample are cut
-  // into at most num_runs runs, each of which keeps its own sums over tokens
-  // here; they are added in order, so that the result is the same every time.
+  // Partial sums over tokens, [batch, num_runs, num_sums, width]; num_sums is 3
+  // if gated, else 2. The tokens of a sample are divided into at most num_runs
+  // runs, each with its own sums. The sums of all runs are added in order, so
+  // that results are deterministic.
   float* workspace;
   int64_t num_runs;
-  // Of the gated form; null in the other.
+  // Used by the gated form only; otherwise null.
   const T* h;
   const float* gate;
   const T* dresidual;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cuts layer_norm_modulate into parts for threads, by its shape alone: no sum
-// depends on how many threads there are.
+// Divides the rows of layer_norm_modulate among threads. The division depends
+// only on the shape, so that no sum depends on the number of threads.
 
 #include "layer_norm_modulate_cpu.h"
 
@@ -16,8 +16,8 @@
 namespace jaxload::cpu {
 namespace {
 
-// Of one input: enough to be worth waking a thread for, and a part of that, so
-// that threads finish together.
+// Bytes of one input. Waking another thread is worth kBytesPerThread. Work
+// items are smaller than that, so that threads finish at about the same time.
 constexpr int64_t kBytesPerThread = 1 << 18;
 constexpr int64_t kBytesPerItem = 1 << 17;
 
@@ -30,7 +30,7 @@ struct IsaConstant {
   static constexpr Isa value = isa;
 };
 
-// Calls visit(IsaConstant).
+// Calls visit(IsaConstant) with `isa` as a compile-time constant.
 template <typename Visitor>
 void WithIsa(Isa isa, const Visitor& visit) {
 #ifdef __x86_64__
@@ -68,7 +68,7 @@ void LayerNormModulateBwd(Isa isa, ThreadPool& pool,
   const int64_t batch = arguments.shape.batch;
   const int64_t tokens = arguments.shape.tokens;
   const int64_t width = arguments.shape.width;
-  if (width == 0) return;  // All results are empty, and may be null.
+  if (width == 0) return;  // All results are empty; their pointers may be null.
   const int64_t run_length =
       std::max<int64_t>(CeilDiv(tokens, arguments.num_runs), 1);
   const int64_t num_runs = CeilDiv(tokens, run_length);

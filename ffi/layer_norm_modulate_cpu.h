@@ -9,8 +9,8 @@
 
 namespace jaxload::cpu {
 
-// These return when all is computed: the same bits, except in a NaN, whatever
-// the instructions and the threads.
+// Both functions return when all results are complete. For every instruction
+// set and number of threads, results are equal bit for bit, except in NaNs.
 
 template <bool kGated, typename T>
 void LayerNormModulateFwd(Isa isa, ThreadPool& pool,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Compiled once for each set of instructions, with JAXLOAD_ISA as its name in
-// Isa. See vectors.h for what must not be called here.
+// Loops over rows. This file is compiled once for each instruction set;
+// JAXLOAD_ISA is the name of the set in Isa. See vectors.h for functions that
+// must not be called here.
 
 #include "layer_norm_modulate_cpu_rows.h"
 
@@ -14,15 +15,15 @@
 namespace jaxload::cpu {
 namespace {
 
-// Rows are taken two at a time: what they share is loaded once, and one is
-// summed while the sum of the other is still being added up.
+// Number of rows in a block. Two rows are processed at a time: modulations are
+// loaded once for both, and additions of one row need not wait for the other's.
 template <int n>
 struct NumRows {
   static constexpr int value = n;
 };
 
-// Calls block(NumRows<n>, row) for n rows from `row` on, which are of one
-// sample, until it was called for rows [begin, end).
+// Splits rows [begin, end) into blocks of one or two rows of the same sample.
+// Calls block(NumRows<n>, row) for each block of n rows that starts at `row`.
 template <typename Block>
 inline void ForEachBlock(int64_t begin, int64_t end, int64_t tokens,
                          const Block& block) {
@@ -34,10 +35,10 @@ inline void ForEachBlock(int64_t begin, int64_t end, int64_t tokens,
   }
 }
 
-// Pointers and numbers go to the loops below by value: the compiler takes a
-// vector that is stored for a change of anything that has an address.
+// The loops below take pointers and numbers by value. Otherwise the compiler
+// assumes that a vector store may change them, and reloads them.
 
-// A number for each row of a block.
+// One number per row of a block.
 template <int kRows>
 struct PerRow {
   float values[kRows];
@@ -60,12 +61,13 @@ inline PerRow<kRows> Averages(const Sum* sums, int64_t width) {
   return averages;
 }
 
-// What the next block needs from memory. In the last pass over a block, which
-// only stores, there is time for it: where it is not in a cache.
+// Prefetches the inputs of the next block. The last pass over a block only
+// stores, so its memory reads are free for prefetching. Small arrays, which are
+// not streamed, are in the cache anyway.
 template <int kNumArrays, Output output, typename T>
 class NextBlock {
  public:
-  // Of more arrays than kNumArrays, the last are not used and may be null.
+  // Uses the first kNumArrays of the arrays; the others may be null.
   NextBlock(const T* const* arrays, int64_t first) {
     for (int i = 0; i < kNumArrays; ++i) arrays_[i] = arrays[i] + first;
   }
@@ -93,7 +95,7 @@ inline PerRow<kRows> Means(const T* x, int64_t width) {
   return Averages<kRows>(sums, width);
 }
 
-// Stores the residual, x + gate * h, and returns the means of what was stored.
+// Stores the residual, x + gate * h, and returns its means after rounding.
 template <int kRows, typename T>
 inline PerRow<kRows> StoreResidual(const T* x, const T* h, const float* gate,
                                    int64_t width, T* residual) {
@@ -110,8 +112,8 @@ inline PerRow<kRows> StoreResidual(const T* x, const T* h, const float* gate,
   return Averages<kRows>(sums, width);
 }
 
-// From the centered sum of squares, in a second pass over x, because
-// E[x^2] - E[x]^2 cancels badly for large means.
+// Returns 1 / standard deviation of each row. Sums centered squares in a second
+// pass over x, because E[x^2] - E[x]^2 cancels badly for large means.
 template <int kRows, typename T>
 inline PerRow<kRows> Rstds(const T* x, PerRow<kRows> mean, int64_t width,
                            float eps) {
@@ -159,9 +161,9 @@ inline void FwdBlock(const LayerNormModulateFwdArguments<T>& a, int64_t row) {
     stats.mean = Means<kRows>(x, width);
   }
   stats.rstd = Rstds<kRows>(x, stats.mean, width, a.eps);
-  // The residual needs memory too: a store first fetches its line. All three
-  // are too much at once; for floats it is the residual that was slowest to
-  // come, for 16 bits x and h.
+  // A store to the residual also fetches its cache line first. Prefetching x, h
+  // and the residual is too much at once. The slowest to arrive were the
+  // residual for float, and x and h for 16-bit floats.
   constexpr bool kNeedsResidual = kGated && sizeof(T) == sizeof(float);
   const T* const arrays[] = {kNeedsResidual ? a.residual : a.x, a.h};
   const NextBlock<kGated && !kNeedsResidual ? 2 : 1, output, T> next(
@@ -178,9 +180,9 @@ inline void FwdBlock(const LayerNormModulateFwdArguments<T>& a, int64_t row) {
 //
 // With g = dy * (1 + scale) and x_hat = (x - mean) * rstd:
 //   dx = rstd * (g - average(g) - x_hat * average(g * x_hat)).
-// The gated form adds the gradient of the residual, and has dh = dx * gate.
+// The gated form adds the residual's gradient to dx, and has dh = dx * gate.
 
-// The rows of a block, and what is computed for each of them.
+// Inputs of a block of rows.
 template <int kRows, typename T>
 struct BwdBlockInputs {
   int64_t width;
@@ -196,7 +198,7 @@ struct GradientAverages {
   PerRow<kRows> g_x_hat;
 };
 
-// Also adds the rows to dscale and dshift.
+// Returns the averages of g and g * x_hat; adds the rows to dscale and dshift.
 template <int kRows, typename T>
 inline GradientAverages<kRows> AverageGradients(BwdBlockInputs<kRows, T> in,
                                                 float* dscale, float* dshift) {
@@ -223,8 +225,8 @@ inline GradientAverages<kRows> AverageGradients(BwdBlockInputs<kRows, T> in,
           Averages<kRows>(g_x_hat_sums, in.width)};
 }
 
-// Calls store(access, d, i, dx) with the gradient of x, without that of the
-// residual, at element d of row i.
+// Calls store(access, d, i, dx) for each element d of row i. dx is the gradient
+// of the normalized input; it does not include the residual's own gradient.
 template <int kRows, typename T, typename Next, typename Store>
 inline void ForEachGradient(BwdBlockInputs<kRows, T> in,
                             GradientAverages<kRows> average, Next next,
@@ -243,7 +245,7 @@ inline void ForEachGradient(BwdBlockInputs<kRows, T> in,
   });
 }
 
-// `sums` is dscale, dshift and, gated, dgate.
+// Adds a block's sums over rows to `sums`: dscale, dshift and, if gated, dgate.
 template <bool kGated, int kRows, Output output, typename T>
 inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
                      float* sums) {
@@ -257,8 +259,8 @@ inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
     in.stats.rstd[i] = a.rstd[row + i];
   }
   if constexpr (kGated) {
-    // dh has room for the residual until it is written: each element of it
-    // after that of the residual was read for the last time.
+    // dh holds the residual until dh itself is stored. Each element of the
+    // residual is read for the last time before dh overwrites it.
     StoreResidual<kRows>(in.x, a.h + first, a.gate + sample, width,
                          a.dh + first);
     in.x = a.dh + first;
@@ -280,8 +282,8 @@ inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
           const int64_t at = i * width + d;
           const auto total = access.Load(dresidual + at) + dln;
           access.template Store<output>(total, dx + at);
-          // Not streamed: that would throw the line out of the cache while the
-          // rest of its residual is still to be read.
+          // Not streamed: streaming would evict the cache line, whose other
+          // elements still hold residuals to read.
           access.Store(total * access.Load(gate + d), dh + at);
           access.Store(access.Load(dgate + d) + total * access.Load(h + at),
                        dgate + d);
@@ -296,8 +298,8 @@ inline void BwdBlock(const LayerNormModulateBwdArguments<T>& a, int64_t row,
 
 // --- Outputs ---------------------------------------------------------------
 
-// Of an array of this size, nothing is left in the caches of a core when it is
-// read.
+// Results of this size or more are streamed: by the time that they are read, a
+// core's caches would no longer hold them.
 constexpr int64_t kLargeBytes = 16 << 20;
 
 template <Output output>
@@ -305,7 +307,7 @@ struct OutputConstant {
   static constexpr Output value = output;
 };
 
-// Calls run(OutputConstant) with the way to store arrays of this shape.
+// Calls run(OutputConstant), streamed if the results are aligned and large.
 template <typename Run>
 inline void WithOutput(int64_t bytes, bool aligned, const Run& run) {
   if (aligned && bytes >= kLargeBytes) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the CPU kernels with every set of instructions that the machine has and
-// with pools of every temper, and compares all results to the bit. Prints what
-// was compared, or the first difference, and then returns 1.
+// Runs the CPU kernels with every instruction set of this machine and with four
+// thread pools, and checks that all results are equal bit for bit. Prints the
+// number of comparisons; or prints the first difference and returns 1.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,7 +31,7 @@
 namespace jaxload {
 namespace {
 
-// Whether this thread takes subnormals for 0, as the threads of XLA do.
+// Sets whether this thread flushes subnormals to 0, as XLA's threads do.
 void FlushSubnormals([[maybe_unused]] bool flush) {
 #ifdef __x86_64__
   _MM_SET_FLUSH_ZERO_MODE(flush ? _MM_FLUSH_ZERO_ON : _MM_FLUSH_ZERO_OFF);
@@ -42,7 +42,7 @@ void FlushSubnormals([[maybe_unused]] bool flush) {
 
 // --- Pools -----------------------------------------------------------------
 
-// All its threads are busy until the kernel has returned.
+// A pool whose threads are busy until the kernel has returned.
 class LatePool : public ThreadPool {
  public:
   ~LatePool() override {
@@ -57,7 +57,7 @@ class LatePool : public ThreadPool {
   std::vector<std::function<void()>> tasks_;
 };
 
-// Has idle threads, which treat subnormals as the caller does not.
+// A pool of idle threads; `flush` sets whether they flush subnormals to 0.
 class EagerPool : public ThreadPool {
  public:
   explicit EagerPool(bool flush) : flush_(flush) {}
@@ -77,7 +77,7 @@ class EagerPool : public ThreadPool {
   std::vector<std::thread> threads_;
 };
 
-// Runs out of memory at every second task, when the first is already running.
+// A pool that runs out of memory at every second task, while others run.
 class PoorPool : public EagerPool {
  public:
   using EagerPool::EagerPool;
@@ -90,7 +90,7 @@ class PoorPool : public EagerPool {
   int64_t num_tasks_ = 0;
 };
 
-// Runs a task at once, on the calling thread, as XLA does without a pool.
+// A pool that runs tasks on the calling thread, as XLA does without a pool.
 class InlinePool : public ThreadPool {
  public:
   int64_t num_threads() const override { return 2; }
@@ -99,8 +99,8 @@ class InlinePool : public ThreadPool {
 
 // --- Arrays ----------------------------------------------------------------
 
-// On a cache line or, where `offset` is 1, one element after it; null where it
-// is empty.
+// An array that starts `offset` elements after the start of a cache line. An
+// empty array has a null pointer.
 template <typename T>
 class Array {
  public:
@@ -119,8 +119,8 @@ class Array {
   int64_t first_;
 };
 
-// Around 1, and now and then infinite, subnormal or NaN: in rows of their own,
-// so that not everything is NaN.
+// Returns a value of ordinary size, or a special one: subnormal, infinite or
+// NaN. Special values have rows of their own, so that other results are finite.
 template <typename T>
 T Random(std::mt19937& random, bool special) {
   constexpr int kMantissa = std::is_same_v<T, BFloat16> ? 7 : 10;
@@ -141,7 +141,7 @@ T Random(std::mt19937& random, bool special) {
 template <typename T>
 Array<T> RandomArray(std::mt19937& random, int64_t size, int64_t width,
                      int64_t offset) {
-  constexpr int64_t kPeriod = 1 << 16;  // Of large arrays, to save time.
+  constexpr int64_t kPeriod = 1 << 16;  // Larger arrays repeat, to save time.
   Array<T> array(size, offset);
   for (int64_t i = 0; i < size; ++i) {
     array.data()[i] = i < kPeriod
@@ -207,7 +207,7 @@ Outputs<T> Run(const Case& c, Inputs<T>& in, Isa isa, ThreadPool& pool) {
   }
   for (int64_t size : {rows, rows, modulations, modulations, modulations}) {
     Array<float>& array = out.others.emplace_back(size, c.offset);
-    std::fill_n(array.data(), size, 1.0f);  // So that a 0 was stored.
+    std::fill_n(array.data(), size, 1.0f);  // A 0 is then one that Run stored.
   }
   Array<float> workspace(modulations * c.num_runs * 3, c.offset);
 
@@ -268,7 +268,7 @@ void Compare(const std::string& what, std::vector<Array<T>>& actual,
   ++num_comparisons;
 }
 
-// Of no tokens.
+// Checks that the sums over zero tokens are 0.
 template <bool kGated>
 void CheckSumsAreZero(const std::string& what,
                       std::vector<Array<float>>& others) {
@@ -289,7 +289,7 @@ template <bool kGated, typename T>
 void CompareAll(const char* type, const Case& c, bool flush) {
   FlushSubnormals(flush);
   Inputs<T> inputs = MakeInputs<T>(c, /*seed=*/c.shape.width);
-  LatePool late;  // Hence all on the calling thread.
+  LatePool late;  // Everything runs on the calling thread.
   Outputs<T> desired = Run<kGated>(c, inputs, Isa::kPortable, late);
   for (const auto& [isa, isa_name] : kIsas) {
     if (!Supports(isa)) continue;
@@ -331,8 +331,8 @@ int Main() {
       {{0, 3, 8}, 1, 0},        {{2, 0, 8}, 1, 0}, {{2, 3, 0}, 1, 0},
       {{0, 0, 0}, 2, 0},        {{1, 1, 1}, 1, 0}, {{3, 7, 1023}, 4, 1},
       {{2, 300, 1536}, 10, 0},   // Enough for several threads.
-      {{1, 2100, 4096}, 64, 0},  // Large enough to be streamed in 16 bits too,
-      {{1, 2100, 4096}, 64, 1},  // but for vectors that are not aligned.
+      {{1, 2100, 4096}, 64, 0},  // Streamed, also in 16 bits.
+      {{1, 2100, 4096}, 64, 1},  // Not streamed, because not aligned.
   };
   std::mt19937 random(0);
   for (int i = 0; i < 30; ++i) {

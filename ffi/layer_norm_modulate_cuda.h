@@ -9,7 +9,8 @@
 
 namespace jaxload::cuda {
 
-// These enqueue on `stream` and return the launch status without waiting.
+// Both functions enqueue kernels on `stream` and return the launch status
+// without waiting.
 
 template <bool kGated, typename T>
 cudaError_t LayerNormModulateFwd(

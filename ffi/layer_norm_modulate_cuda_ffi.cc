@@ -41,7 +41,7 @@ struct Cuda {
 
 }  // namespace
 
-// Each only enqueues kernels, which is what a CUDA graph can record.
+// Handlers only enqueue kernels, so that XLA may record them in a CUDA graph.
 XLA_FFI_DEFINE_HANDLER_SYMBOL(LayerNormModulateFwdCuda, Fwd<Cuda>,
                               BindFwd<Cuda>(),
                               {ffi::Traits::kCmdBufferCompatible});

@@ -20,7 +20,7 @@
 namespace jaxload {
 namespace {
 
-// XLA's own threads.
+// Adapts XLA's thread pool to ThreadPool.
 class XlaThreadPool : public ThreadPool {
  public:
   explicit XlaThreadPool(const ffi::ThreadPool& pool) : pool_(pool) {}
@@ -50,7 +50,7 @@ void Launch(ThreadPool& pool,
 struct Cpu {
   using Context = ffi::ThreadPool;
 
-  // An exception must not reach XLA, which is built without them.
+  // Catches all exceptions, because XLA is built without exception support.
   template <bool kGated, typename Arguments>
   static ffi::Error Run(const char* op, const ffi::ThreadPool& xla_pool,
                         const Arguments& arguments) {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// XLA handlers of layer_norm_modulate, for any platform: check the buffers,
-// pick the kernel for their type, and turn every failure into an error that
-// names the operation.
+// XLA handlers of layer_norm_modulate for any platform. A handler checks the
+// buffers, runs the kernel for their dtype, and returns every failure as an
+// error that names the operation.
 //
 // A platform is a class with
-//   Context: what the handler takes from XLA to run a kernel, and
+//   Context: XLA's context of a call, such as a thread pool or a stream, and
 //   Run<kGated, T>(op, context, arguments): a forward or a backward pass.
 
 #ifndef JAXLOAD_FFI_LAYER_NORM_MODULATE_FFI_H_
@@ -51,9 +51,9 @@ inline std::string ToString(const Dims& dims) {
   return text.str();
 }
 
-// Takes the data out of buffers, whose shapes follow from that of x. Leading
-// dimensions of it beyond three are more batch: that is how a mapped axis
-// arrives. Notes the first buffer that is not as it must be.
+// Checks buffers against the shape and dtype of x, and returns their data
+// pointers. Leading dimensions of x beyond three, which vmap adds, count as
+// batch. `error` is that of the first invalid buffer.
 template <typename T>
 class Buffers {
  public:
@@ -64,7 +64,7 @@ class Buffers {
       error_ =
           Invalid(op, "expected x of shape [..., batch, tokens, width], got ",
                   ToString(dims_));
-      dims_.assign(3, 0);  // So that what is called next is defined.
+      dims_.assign(3, 0);  // Tokens() and Width() need two dimensions.
     }
   }
 
@@ -88,8 +88,8 @@ class Buffers {
     return Take<float>(name, buffer, ffi::F32, WithBatch({Tokens()}));
   }
 
-  // [..., batch, num_runs, num_sums, width], where num_runs is up to the
-  // caller.
+  // Expects [..., batch, num_runs, num_sums, width], and sets *num_runs, which
+  // the caller of the target chooses.
   float* Workspace(const ffi::AnyBuffer& buffer, int64_t num_sums,
                    int64_t* num_runs) {
     const Dims dims = DimsOf(buffer);
@@ -140,8 +140,8 @@ class Buffers {
   ffi::Error error_;
 };
 
-// Calls visit(buffers) with the Buffers<T> for the type of x, and returns the
-// error that it returns.
+// Calls visit(buffers) with Buffers<T> for the dtype of x, and returns the
+// visitor's error.
 template <typename Visitor>
 ffi::Error Dispatch(const char* op, const ffi::AnyBuffer& x,
                     const Visitor& visit) {
@@ -163,7 +163,7 @@ inline ffi::Error CheckEps(const char* op, float eps) {
   return Invalid(op, "expected eps > 0, got ", eps);
 }
 
-// --- What both forms have --------------------------------------------------
+// --- Arguments of both forms -----------------------------------------------
 
 template <typename T>
 LayerNormModulateFwdArguments<T> FwdArguments(Buffers<T>& buffers, float eps,
@@ -209,7 +209,7 @@ LayerNormModulateBwdArguments<T> BwdArguments(
 using Argument = ffi::AnyBuffer;
 using Result = ffi::Result<ffi::AnyBuffer>;
 
-// What a handler gets for the Context that it asks for.
+// Type of the argument that a handler receives for a platform's Context.
 template <typename Platform>
 using ContextValue =
     typename ffi::CtxDecoding<typename Platform::Context>::Type;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The Python module jaxload._ffi: the names of the XLA targets, nothing else.
+// The Python module jaxload._ffi, which returns the XLA targets and their
+// handlers and has nothing else.
 
 #include <nanobind/nanobind.h>
 
@@ -62,7 +63,7 @@ nb::dict CudaTargets() {
 }
 #endif
 
-// Of each platform that was built, the XLA targets and their handlers.
+// Returns the handlers by XLA target, for each platform that was built.
 nb::dict Registrations() {
   nb::dict platforms;
   platforms["cpu"] = CpuTargets();

@@ -15,14 +15,15 @@
 namespace jaxload {
 namespace {
 
-// One call of ParallelFor. A task of the pool may start when it has returned:
-// then there is no item left, and `run`, which is the caller's, is not called.
+// State of one call of ParallelFor. A task of the pool may start after
+// ParallelFor has returned. No items are left then, so the task does not call
+// `run`, which no longer exists.
 class Loop {
  public:
   Loop(int64_t num_items, const std::function<void(int64_t)>& run)
       : num_items_(num_items), run_(run) {}
 
-  // Takes items until there are none left.
+  // Runs items until none are left.
   void Work() {
     int64_t num_done = 0;
     for (int64_t item; (item = next_.fetch_add(1)) < num_items_; ++num_done) {
@@ -58,7 +59,7 @@ void ParallelFor(ThreadPool& pool, int64_t max_threads, int64_t num_items,
     for (int64_t item = 0; item < num_items; ++item) run(item);
     return;
   }
-  // Threads may differ in whether they flush subnormals to 0.
+  // Copied to all threads, which may differ in whether they flush subnormals.
   std::fenv_t environment;
   std::fegetenv(&environment);
   const auto loop = std::make_shared<Loop>(num_items, run);
@@ -73,8 +74,8 @@ void ParallelFor(ThreadPool& pool, int64_t max_threads, int64_t num_items,
       });
     }
   } catch (const std::bad_alloc&) {
-    // Not to be passed on: a thread may already be calling `run`, which lives
-    // only until this returns. With fewer threads it only takes longer.
+    // Not rethrown: a thread may already be calling `run`, which exists only
+    // until ParallelFor returns. Fewer threads only take longer.
   }
   loop->Work();
   loop->Wait();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Vectors of floats, loaded from and stored as float or a 16-bit float, and
-// loops over rows of them.
+// Vectors of floats, stored in memory as float or as a 16-bit float, and loops
+// over the elements of rows.
 //
-// A file that includes this may be compiled for instructions that not every
-// machine has. The linker keeps one copy of an inline function, and it must not
-// be that one: so everything here is in an anonymous namespace, and no function
-// of the standard library is called.
+// Files that include this header are compiled for instruction sets that not
+// every machine has. Of an inline function, the linker keeps one copy for all
+// files, and that copy might use such instructions. So everything here is in an
+// anonymous namespace, and no function of the standard library is called.
 
 #ifndef JAXLOAD_FFI_VECTORS_H_
 #define JAXLOAD_FFI_VECTORS_H_
@@ -51,9 +51,9 @@ inline Vector LoadAs(const void* from) {
 
 // --- Conversions -----------------------------------------------------------
 //
-// Of one float, with Float = float, or of a vector, with Float = Floats; a
-// 16-bit float is in the low half of a word. Without a subnormal float on the
-// way, because XLA runs its threads with subnormals flushed to 0.
+// These convert one number (Float = float) or a vector (Float = Floats). A
+// 16-bit float is in the low half of a word. No intermediate float may be
+// subnormal, because XLA's threads flush subnormals to 0.
 
 template <typename Float>
 struct WordFor;
@@ -80,8 +80,8 @@ inline Float ToFloat(Word<Float> bits, Float16) {
   constexpr uint32_t kRebias = (127 - 15) << 23;
   const Word<Float> sign = (bits & 0x8000) << 16;
   const Word<Float> magnitude = (bits & 0x7fff) << 13;
-  // A subnormal is m * 2^-24 with an exponent field of 0: read as 1.m * 2^-14,
-  // it is too large by exactly 2^-14.
+  // A subnormal, m * 2^-24, has an exponent field of 0. Read with the smallest
+  // normal exponent, it is too large by exactly 2^-14.
   const Float subnormal =
       BitCast<Float>(magnitude + (kSmallestNormal + kRebias)) - 0x1p-14f;
   const Word<Float> finite = magnitude + kRebias;
@@ -91,7 +91,7 @@ inline Float ToFloat(Word<Float> bits, Float16) {
   return BitCast<Float>(result | sign);
 }
 
-// These round to nearest, ties to even.
+// The conversions below round to nearest, ties to even.
 
 template <typename Float>
 inline Word<Float> FromFloat(Float value, BFloat16) {
@@ -110,11 +110,11 @@ inline Word<Float> FromFloat(Float value, Float16) {
   constexpr uint32_t kHalf = 0x3f000000;  // 0.5f.
   const Word<Float> all = BitCast<Word<Float>>(value);
   const Word<Float> bits = all & 0x7fffffff;
-  // Rounds into the exponent on purpose: from 65520 on the result is infinity.
+  // A carry into the exponent is intended: 65520 and above round to infinity.
   const Word<Float> normal =
       (bits - kRebias + 0xfff + ((bits >> 13) & 1)) >> 13;
-  // The last bit of a float near 0.5 is worth 2^-24, as the last of a
-  // subnormal: the addition does the rounding.
+  // The last bit of a float in [0.5, 1) is 2^-24, as is the last bit of a
+  // 16-bit subnormal, so that adding 0.5 rounds correctly.
   const Word<Float> subnormal =
       BitCast<Word<Float>>(BitCast<Float>(bits) + 0.5f) - kHalf;
   const Word<Float> infinity = bits - bits + 0x7c00;
@@ -129,8 +129,8 @@ inline Word<Float> FromFloat(Float value, Float16) {
 
 #if defined(__AVX512F__)
 
-// With a mask of all lanes, since the forms without one use a variable that the
-// compiler believes to be uninitialized.
+// Mask of all lanes. Intrinsics without a mask use a variable that the compiler
+// reports as uninitialized.
 constexpr __mmask16 kAll = 0xffff;
 
 inline Words Widen(Halves halves) {
@@ -156,7 +156,7 @@ inline Words Widen(Halves halves) {
   return (Words)_mm256_cvtepu16_epi32((__m128i)halves);
 }
 
-// The words must be in the range of 16 bits.
+// Requires words below 2^16.
 inline Halves Narrow(Words words) {
   const __m128i low = _mm256_castsi256_si128((__m256i)words);
   const __m128i high = _mm256_extracti128_si256((__m256i)words, 1);
@@ -201,8 +201,8 @@ inline Halves FromFloats(Floats values, BFloat16) {
 
 // --- Memory ----------------------------------------------------------------
 
-// How to store what is not read again soon. Streamed, it goes past the caches:
-// they need not fetch a line first that is then overwritten, and keep others.
+// How to store results that are not read again soon. Streamed stores bypass the
+// caches: no line is fetched only to be overwritten, or evicted.
 enum class Output { kCached, kStreamed };
 
 inline void Stream(Floats values, float* to) {
@@ -229,7 +229,8 @@ inline void Stream(Halves halves, void* to) {
 #endif
 }
 
-// Whether all vectors in rows from `to` on are aligned, as streaming needs.
+// Returns true if the vectors of all rows from `to` on are aligned, as streamed
+// stores require.
 template <typename T>
 inline bool IsAligned(const T* to, int64_t width) {
   constexpr uint64_t kBytes = kLanes * sizeof(T);
@@ -237,15 +238,16 @@ inline bool IsAligned(const T* to, int64_t width) {
          width * sizeof(T) % kBytes == 0;
 }
 
-// Before another thread may read what was streamed.
+// Makes streamed stores visible to other threads.
 inline void EndStream() {
 #ifdef __SSE2__
   _mm_sfence();
 #endif
 }
 
-// The elements of a row that are taken at once: a vector, or one. Each vector
-// belongs to a bank of sums, so that an addition need not wait for the last.
+// Access to the elements of a row: a vector at a time, or a single element.
+// Consecutive vectors are added to different banks of sums, so that an addition
+// need not wait for the previous one.
 
 template <int bank>
 struct VectorAccess {
@@ -291,9 +293,9 @@ struct ElementAccess {
 
 // --- Rows ------------------------------------------------------------------
 
-// Float addition does not associate: the order of a sum decides its bits. So it
-// is the same for all vectors: element i is added to sum i % kNumSums, then the
-// sums are added in pairs.
+// Float addition is not associative, so the order of additions must be the same
+// for all vector widths: element i is added to sum i % kNumSums, then the sums
+// are added in pairs.
 constexpr int64_t kNumSums = 32;
 constexpr int kNumBanks = kNumSums / kLanes;
 
@@ -305,7 +307,8 @@ inline void ForEachBank(int64_t d, const Body& body) {
   }
 }
 
-// Calls body(access, d) for the elements of a row that start at d.
+// Calls body(access, d) for all elements of a row; `access` loads and stores
+// the elements that start at d.
 template <typename Body>
 inline void ForEachElement(int64_t width, const Body& body) {
   int64_t d = 0;
@@ -313,7 +316,7 @@ inline void ForEachElement(int64_t width, const Body& body) {
   for (; d < width; ++d) body(ElementAccess(), d);
 }
 
-// Adds element i and i + size / 2 for all i, and so on, down to one.
+// Adds elements i and i + size / 2 for all i, and repeats until one is left.
 template <int size>
 inline float SumInPairs(const float* elements) {
   if constexpr (size == 2) {
@@ -328,7 +331,7 @@ inline float SumInPairs(const float* elements) {
   }
 }
 
-// A sum over a row.
+// Sum over the elements of a row.
 class Sum {
  public:
   template <int bank>

@@ -6,13 +6,12 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload import command
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.files import write_atomically
-from jaxload.planning.timing import measure_costs
-from jaxload.reports.calibration import draw_fit, print_fit
+from jaxload.planning.step_times import measure_costs
+from jaxload.reports.calibration import draw_calibration, print_calibration
 from jaxload.runs.setup import local_hardware, memory_budget, this_placement
 
 _SECTIONS = ("balance", "mesh", "model")
@@ -27,32 +26,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=float,
         default=300.0,
         metavar="T",
-        help="about how long to measure; 300 by default",
+        help="approximate duration of the measurement, in seconds (default: 300)",
     )
     parser.add_argument(
         "--out",
         type=Path,
-        default=Path("fit.json"),
+        default=Path("calibration.json"),
         metavar="FILE.json",
-        help="where the fit is written, with a figure beside it; fit.json by default",
+        help="file to write, with a figure beside it (default: calibration.json)",
     )
     args, config = command.parse(parser, argv, command.load_config, sections=_SECTIONS)
     _check_arguments(args)
     console = Console()
     hardware = local_hardware(config, this_placement(config))
     assert hardware.lowering is not None
-    fit = measure_costs(
+    calibration = measure_costs(
         config,
         hardware.lowering,
         budget=memory_budget(config.balance, hardware.memory_bytes),
         seconds=args.seconds,
         console=console,
     )
-    print_fit(fit, console)
+    print_calibration(calibration, console)
     figure = args.out.with_suffix(".png")
-    write_atomically(args.out, json.dumps(fit.to_dict(), indent=2) + "\n")
-    draw_fit(fit, figure)
-    console.print(f"fit {args.out}, figure {figure}", highlight=False, soft_wrap=True)
+    write_atomically(args.out, json.dumps(calibration.to_dict(), indent=2) + "\n")
+    draw_calibration(calibration, figure)
+    console.say(f"calibration {args.out}, figure {figure}")
     return 0
 
 

@@ -15,7 +15,7 @@ from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.field_help import FieldHelp
 from jaxload.files import check_writable
-from jaxload.models.presets import PRESETS
+from jaxload.models.presets import all_presets
 from jaxload.targets.gpus import TARGETS
 
 # The directory configs is linked into the package, so that an installed jaxload has it.
@@ -62,20 +62,23 @@ def add_config_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a Python file with get_config(); the demo by default",
     )
-    names = ", ".join(PRESETS)
+    names = ", ".join(all_presets())
     add_set_argument(parser, f"change a field, or choose a model, model=NAME: {names}")
 
 
 def add_set_argument(
     parser: argparse.ArgumentParser, what: str = "change a field"
 ) -> None:
-    """Adds `--set` alone, for commands whose config comes from a work directory."""
+    """Adds `--set`, which overrides fields of the config, but not `--config`.
+
+    For commands that read the config of a run. `what` begins the help text.
+    """
     parser.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="SECTION.FIELD=VALUE",
-        help=f"{what}; may be repeated, applied in turn",
+        help=f"{what}; may be repeated; applied in order",
     )
 
 
@@ -84,8 +87,8 @@ def add_target_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         metavar="GPU",
-        help=f"type of GPU to compile for, here or not: {', '.join(TARGETS)}; the "
-        "devices of this machine by default",
+        help=f"type of GPU to compile for, present or not: {', '.join(TARGETS)} "
+        "(default: the devices of this machine)",
     )
     parser.add_argument(
         "--devices",
@@ -111,7 +114,7 @@ def add_bad_share_argument(
 
 
 def check_json_path(path: Path) -> None:
-    """Refuses an `--out` that does not end in .json: the figure gets the same name."""
+    """Checks that `--out` ends in .json, so that the figure's name can differ."""
     if path.suffix != ".json" or path.is_dir():
         raise InputError(
             f"--out {path}: expected a file that ends in .json; its figure gets the "
@@ -131,8 +134,8 @@ def parse(
     """Parses a command line and builds the config that it describes.
 
     `load` returns the config that `--set` changes. `--help` lists the fields of this
-    config: first those of `sections`, which may also be paths of single fields, then
-    all others if `has_others` is set.
+    config. Fields of `sections`, which may also name single fields, come first; all
+    other fields follow if `has_others` is set.
     """
     args = parser.parse_args(argv)
     if not args.help:

@@ -14,10 +14,11 @@ from jaxload.data.config import DataConfig
 from jaxload.errors import InputError
 from jaxload.field_help import FieldHelp
 from jaxload.media.config import SyntheticConfig
-from jaxload.models.presets import ModelConfig, preset
+from jaxload.models.families import ModelConfig
+from jaxload.models.presets import preset
 from jaxload.parallel.config import MeshConfig
 from jaxload.sampling.config import SampleConfig
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 from jaxload.training.config import FlowConfig, OptimizerConfig, TrainConfig
 
 Section = TypeVar("Section")
@@ -37,13 +38,6 @@ class Config:
     optimizer: OptimizerConfig
     train: TrainConfig
     sample: SampleConfig
-
-    @property
-    def random_shapes(self) -> tuple[str, ...]:
-        """Latent shapes of the random samples that replace a missing dataset."""
-        if self.data.random_shapes or self.synthetic is None:
-            return self.data.random_shapes
-        return self.synthetic.shapes
 
 
 def load(path: str | Path) -> Config:
@@ -86,7 +80,7 @@ def load(path: str | Path) -> Config:
 
 
 def override_all(config: Config, assignments: Iterable[str]) -> Config:
-    """Applies each `section.field=value` in turn."""
+    """Applies assignments `section.field=value`, in order."""
     for assignment in assignments:
         config = override(config, assignment)
     return config
@@ -134,7 +128,7 @@ def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
 def may_change_on_resume(path: str) -> bool:
     """Returns whether a resumed run may change the field at a path.
 
-    The field, or one that encloses it, has to be marked `jaxload.fields.RESUMABLE`.
+    The field, or an enclosing field, must be marked with `jaxload.fields.RESUMABLE`.
     """
     return field_paths.may_change_on_resume(Config, path)
 

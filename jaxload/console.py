@@ -1,10 +1,10 @@
-"""Progress display of anything that takes more than a few seconds."""
+"""Terminal output: lines of text, and the progress of long operations."""
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator
 
-from rich.console import Console
+from rich import console as rich_console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -16,6 +16,17 @@ from rich.progress import (
 _LOG_SECONDS = 10.0
 
 
+class Console(rich_console.Console):
+    """Rich's console, with a way to print plain lines."""
+
+    def say(self, text: str) -> None:
+        """Prints text unchanged: without wrapping, colours or markup.
+
+        Rich would wrap paths in logs, and interpret brackets in file names as markup.
+        """
+        self.print(text, soft_wrap=True, highlight=False, markup=False)
+
+
 @contextlib.contextmanager
 def phase(
     console: Console, title: str, total: int, *, done: int = 0
@@ -23,8 +34,8 @@ def phase(
     """Shows the progress of a phase of `total` parts, `done` of which are already done.
 
     Yields a function to call after each part, or with the number of parts done since
-    the last call. A terminal shows a bar with rate and time left, a log a line every
-    few seconds; both get one line at the end.
+    the last call. A terminal shows a bar with rate and time left; a log gets a line
+    every few seconds. At the end, both show one line.
     """
     start = said = time.perf_counter()
     before = done
@@ -49,14 +60,12 @@ def phase(
         if not console.is_terminal and now - said > _LOG_SECONDS:
             said = now
             left = f"{(total - done) / rate:.0f} s left"
-            console.print(
-                f"{title}: {done}/{total}, {rate:.1f}/s, {left}", highlight=False
-            )
+            console.say(f"{title}: {done}/{total}, {rate:.1f}/s, {left}")
 
     with bar:
         yield advance
     seconds = time.perf_counter() - start
-    console.print(f"{title}: {done}/{total} in {seconds:.1f} s", highlight=False)
+    console.say(f"{title}: {done}/{total} in {seconds:.1f} s")
 
 
 @contextlib.contextmanager
@@ -72,8 +81,8 @@ def count_rows(console: Console, title: str) -> Iterator[Callable[[int], None]]:
             now = time.perf_counter()
             if not console.is_terminal and now - said > _LOG_SECONDS:
                 said = now
-                console.print(f"{title}: {done:,} rows", highlight=False)
+                console.say(f"{title}: {done:,} rows")
 
         yield advance
     seconds = time.perf_counter() - start
-    console.print(f"{title}: {done:,} rows in {seconds:.1f} s", highlight=False)
+    console.say(f"{title}: {done:,} rows in {seconds:.1f} s")

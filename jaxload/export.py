@@ -4,9 +4,8 @@ import typing
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload import command
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.models.weights import Naming
 from jaxload.runs.outputs import export
@@ -21,41 +20,41 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=Path,
         default=Path("runs/demo"),
         metavar="DIR",
-        help="a run; its newest checkpoint is used, with adapters merged in",
+        help="work directory of a run, whose newest checkpoint is exported",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="PATH",
-        help="a .safetensors file, or a directory as diffusers has it; DIR/weights by "
-        "default, which is written anew each time",
+        help="a .safetensors file, or a directory in the layout of diffusers (default: "
+        "DIR/weights, which is always overwritten)",
     )
     parser.add_argument(
-        "--overwrite", action="store_true", help="replace what is at --out"
+        "--overwrite", action="store_true", help="replace an existing --out"
     )
     parser.add_argument(
         "--names",
         default="diffusers",
         choices=typing.get_args(Naming),
-        help="what tensors are called (default: %(default)s)",
+        help="naming scheme of the tensors (default: %(default)s)",
     )
     args = parser.parse_args(argv)
     config = WorkDir(args.workdir).read_config()
     out = args.out or args.workdir / "weights"
     if not out.parent.is_dir():
         raise InputError(f"--out {out}: expected to be in a directory that exists")
-    if args.out and not args.overwrite and _is_there(out):
+    if args.out and not args.overwrite and _exists(out):
         raise InputError(
-            f"--out {out}: expected nothing there, found something; add --overwrite to "
-            "replace it, or choose another"
+            f"--out {out}: already exists; add --overwrite to replace it, or choose "
+            "another path"
         )
     console = Console()
     step = export(config, WorkDir(args.workdir), out, args.names, console)
-    console.print(f"{out}: step {step}", highlight=False, soft_wrap=True)
+    console.say(f"{out}: step {step}")
     return 0
 
 
-def _is_there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     return any(path.iterdir()) if path.is_dir() else path.exists()
 
 

@@ -1,8 +1,9 @@
 """Types of config fields: checks, parses and names values by their annotation.
 
 A field is an int, float, bool, str or Literal, a `tuple[X, ...]`, a section (a
-dataclass), or a union of these. A Literal field `kind` tells the sections of a union
-apart; `X | None` is a value that may be absent.
+dataclass), or a union of these. A Literal field `kind` distinguishes the sections of a
+union; `X | None` is a value that may be absent. A type annotated with
+`jaxload.fields.OneOf` is the union of the sections that it lists.
 """
 
 import contextlib
@@ -16,15 +17,20 @@ from types import NoneType
 from typing import Any
 
 from jaxload.errors import InputError
+from jaxload.fields import OneOf
 
 
 def hints(section: type) -> dict[str, Any]:
     """Returns the type of every field by name."""
-    return typing.get_type_hints(section)
+    return typing.get_type_hints(section, include_extras=True)
 
 
 def options(hint: Any) -> tuple[Any, ...]:
     """Returns the members of a union, or the type itself as the only member."""
+    if typing.get_origin(hint) is typing.Annotated:
+        (one_of,) = hint.__metadata__
+        assert isinstance(one_of, OneOf), hint
+        return one_of.types()
     is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)
     return typing.get_args(hint) if is_union else (hint,)
 

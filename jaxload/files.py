@@ -29,7 +29,7 @@ def replaced(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror or error}); choose another "
-            "place"
+            "path"
         ) from error
     finally:
         with contextlib.suppress(OSError):  # The file exists only after a failure.
@@ -84,7 +84,7 @@ def allow_open_files(count: int) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and count > hard:
         raise InputError(
-            f"{count} files are to be open at once, and the limit is {hard}; raise it "
+            f"expected a limit of at least {count} open files, got {hard}; raise it "
             "with ulimit -Hn"
         )
     if soft != resource.RLIM_INFINITY and count > soft:
@@ -100,5 +100,5 @@ def check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be written ({error.strerror}); choose another place"
+            f"{path}: cannot be written ({error.strerror}); choose another path"
         ) from error

@@ -4,11 +4,10 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload import command
 from jaxload.balance.program import Layout
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.data.manifest import read_manifest
 from jaxload.data.workload import is_prepared
 from jaxload.files import write_atomically
@@ -21,7 +20,7 @@ from jaxload.planning.samples import (
 )
 from jaxload.planning.survey import survey_manifest
 from jaxload.reports.plan import draw_plan, print_plan
-from jaxload.runs.dataset import open_if_there
+from jaxload.runs.dataset import geometry_of, open_if_there, random_shapes
 from jaxload.runs.setup import find_hardware, make_planner
 
 _SECTIONS = ("balance", "mesh", "shapes", "model")
@@ -53,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_atomically(args.out, to_json(plan))
         draw_plan(plan, figure)
         line = f"plan {args.out}, figure {figure}"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.say(line)
     return 0
 
 
@@ -65,22 +64,22 @@ def _make_parser() -> argparse.ArgumentParser:
         type=Path,
         metavar="X",
         help="samples to plan for: CSV or Parquet (id, num_frames, height, width, "
-        "fps), a histogram (num_frames, height, width, count) or a dataset; the "
-        "config's dataset by default",
+        "fps), a histogram (num_frames, height, width, count) or a prepared dataset; "
+        "by default, the config's dataset",
     )
     command.add_target_arguments(parser)
     parser.add_argument(
         "--replicas",
         type=int,
         metavar="R",
-        help="logical replicas to plan for; the groups of devices by default",
+        help="logical replicas to plan for; by default, one for each group of devices",
     )
     command.add_bad_share_argument(parser)
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="where the plan is written, as JSON, with a figure beside it",
+        help="JSON file to write the plan to, with a figure beside it",
     )
     return parser
 
@@ -99,17 +98,22 @@ def _samples(
         manifest = (
             open_if_there(config, console, draw=True)
             if path is None
-            else read_manifest(path)
+            else read_manifest(path, geometry_of(config))
         )
         if manifest is None:
+            shapes = random_shapes(config)
             return random_samples(
-                config.random_shapes, config.balance, layout, num_replicas=num_replicas
+                shapes, config.balance, layout, num_replicas=num_replicas
             )
         return prepared_samples(
             manifest, config.balance, layout, num_replicas=num_replicas
         )
     survey = survey_manifest(
-        path, config.shapes, max_bad_share=max_bad_share, console=console
+        path,
+        config.shapes,
+        geometry_of(config),
+        max_bad_share=max_bad_share,
+        console=console,
     )
     return surveyed_samples(
         survey, config.shapes, config.balance, layout, num_replicas=num_replicas

@@ -1,21 +1,24 @@
-"""Turns a folder of images and videos into a dataset: `python -m jaxload.prepare`."""
+"""Converts a folder of images and videos to a dataset: `python -m jaxload.prepare`."""
 
 import argparse
+import dataclasses
 import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich.console import Console
+from typing import Any
 
 from jaxload import command
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.errors import InputError
+from jaxload.media.folder import list_media
 from jaxload.media.preparation import Preparation
-from jaxload.media.preparing import Share, prepare, runner
-from jaxload.media.walking import list_media
+from jaxload.media.runners import Run, runner
+from jaxload.media.stages import Share, prepare
+from jaxload.planning.check import check_geometry
 from jaxload.reports.prepare import draw_preview, print_prepared, write_report
-from jaxload.runs.dataset import make_preparation
+from jaxload.runs.dataset import geometry_of, make_preparation
 from jaxload.runs.planned import read_plan
 
 AGAIN = "the same command continues"
@@ -40,21 +43,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         share=_share(args.shard),
     )
     if prepared is None:
-        console.print(
-            f"share {args.shard} is done, and others are not; run this command again "
-            "when they are",
-            highlight=False,
+        console.say(
+            f"share {args.shard} is done, other shares are not; run this command again "
+            "when they are done"
         )
         return 0
     report = write_report(prepared, preparation.out)
     print_prepared(prepared, console)
-    preview = draw_preview(preparation.out)
-    console.print(
-        f"data set {preparation.out}, report {report}, preview {preview}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    preview = draw_preview(preparation.out, preparation.geometry)
+    console.say(f"dataset {preparation.out}, report {report}, preview {preview}")
     return 0
 
 
@@ -62,54 +59,66 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = command.make_parser("jaxload.prepare", __doc__)
     command.add_config_arguments(parser)
     parser.add_argument(
-        "--media", type=Path, metavar="DIR", help="the folder of images and videos"
+        "--media", type=Path, metavar="DIR", help="folder of images and videos"
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DATASET",
-        help="directory of the data set; the config's data.path by default",
+        help="directory of the dataset (default: data.path of the config)",
     )
     parser.add_argument(
         "--plan",
         type=Path,
         metavar="FILE",
-        help="take the shapes of a plan; by default those that keep the most of the "
-        "media are chosen",
+        help="plan whose shapes to use; by default, shapes are chosen that keep the "
+        "most pixels and frames of the media",
     )
     parser.add_argument(
         "--captions",
         type=Path,
         metavar="FILE",
-        help="a table of captions (.csv, .jsonl, .parquet) besides those in the folder",
+        help="table of captions (.csv, .jsonl or .parquet), used before tables in the "
+        "folder",
     )
     parser.add_argument(
         "--codec",
         metavar="NAME",
-        help="haar, or module:attribute; the config's data.codec by default",
+        help="haar, or module:attribute (default: data.codec of the config)",
     )
     parser.add_argument(
         "--text-encoder",
         metavar="NAME",
-        help="hashed-ngrams, or module:attribute; data.text_encoder by default",
+        help="hashed-ngrams, or module:attribute (default: data.text_encoder of the "
+        "config)",
     )
     parser.add_argument(
         "--workers",
         type=int,
         default=os.cpu_count() or 1,
         metavar="N",
-        help="processes that decode; 0 uses none (default: one for each core)",
+        help="worker processes that decode; more are faster, up to one per core, and "
+        "each takes memory for a decoder, a clip and, unless the codec encodes "
+        "batches, a codec; 0 runs everything in this process (default: one per core)",
+    )
+    parser.add_argument(
+        "--encoders",
+        type=int,
+        default=1,
+        metavar="N",
+        help="encoder processes, for a codec that encodes batches; more encode faster, "
+        "and each takes one GPU and a copy of the codec (default: 1, with all GPUs)",
     )
     parser.add_argument(
         "--ray",
         action="store_true",
-        help="run the workers on a Ray cluster: that of RAY_ADDRESS, or a local one",
+        help="run the workers on the Ray cluster at RAY_ADDRESS, or on a local one",
     )
     parser.add_argument(
         "--shard",
         default="0/1",
         metavar="I/N",
-        help="do the I-th of N shares of the work, counted from 0, on this machine",
+        help="run share I of N on this machine; I counts from 0 (default: 0/1)",
     )
     command.add_bad_share_argument(parser, "files that may be bad")
     return parser
@@ -117,48 +126,54 @@ def _make_parser() -> argparse.ArgumentParser:
 
 def _preparation(args: argparse.Namespace, config: Config) -> Preparation:
     if args.media is None:
-        raise InputError("--media: expected the folder of images and videos, got none")
+        raise InputError("--media: expected a folder of images and videos, got none")
     out = args.out or config.data.directory
     media, absolute = args.media.resolve(), out.resolve()
     if absolute == media or media in absolute.parents:
         raise InputError(
-            f"--out {out}: lies in the folder of media, and would be taken for some; "
-            "choose another"
+            f"--out {out}: expected a directory outside the media folder, whose files "
+            "would be taken for media; choose another"
         )
-    shapes, rules = None, config.shapes
-    if args.plan is not None:
-        plan = read_plan(args.plan)
-        found = {bucket.shape for bucket in plan.buckets}
-        shapes = tuple(sorted(found, key=lambda shape: (shape.tokens, shape)))
-        rules = plan.rules or rules
-    return make_preparation(
-        config,
-        media=args.media,
-        out=out,
-        shapes=shapes,
-        rules=rules,
+    data = dataclasses.replace(
+        config.data,
         codec=args.codec or config.data.codec,
         text_encoder=args.text_encoder or config.data.text_encoder,
     )
+    config = dataclasses.replace(config, data=data)
+    planned: dict[str, Any] = {}
+    if args.plan is not None:
+        planned = _planned(args.plan, config)
+    return make_preparation(config, media=args.media, out=out, **planned)
 
 
-def _runner(args: argparse.Namespace):
+def _planned(path: Path, config: Config) -> dict[str, Any]:
+    """Reads the fields of the preparation that a plan determines."""
+    plan = read_plan(path)
+    shapes = {bucket.shape for bucket in plan.buckets}
+    check_geometry(plan, geometry_of(config), name=f"plan {path}")
+    return {
+        "shapes": tuple(sorted(shapes, key=lambda shape: (shape.tokens, shape))),
+        "rules": plan.rules or config.shapes,
+    }
+
+
+def _runner(args: argparse.Namespace) -> Run:
     if args.workers < 0:
         raise InputError(f"--workers {args.workers}: expected 0 or more")
+    if args.encoders < 1:
+        raise InputError(f"--encoders {args.encoders}: expected 1 or more")
     if args.ray:
         from jaxload.media.ray_workers import run_on_ray  # Ray is optional.
 
         return run_on_ray
-    return runner(args.workers)
+    return runner(args.workers, args.encoders)
 
 
 def _share(text: str) -> Share:
     match = _SHARE.fullmatch(text)
     index, of = map(int, match.groups()) if match else (0, 0)
     if not index < of:
-        raise InputError(
-            f"--shard {text}: expected I/N, a share from 0/N to one below N/N"
-        )
+        raise InputError(f"--shard {text}: expected I/N, with I from 0 to N - 1")
     return Share(index=index, of=of)
 
 

@@ -4,9 +4,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload import command
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.runs.outputs import sample
 from jaxload.runs.workdir import WorkDir
@@ -20,13 +19,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=Path,
         default=Path("runs/demo"),
         metavar="DIR",
-        help="a run; its newest checkpoint is used",
+        help="work directory of a run, whose newest checkpoint is used",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE.gif",
-        help="named for the caption and put into DIR by default",
+        help="file to write (default: a file in DIR, named for the caption)",
     )
     command.add_set_argument(parser)
     args, config = command.parse(
@@ -39,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for assignment in args.set:
         if not assignment.startswith("sample."):
             raise InputError(
-                f"--set {assignment}: expected a field of the section sample; the "
-                "rest is that of the trained model"
+                f"--set {assignment}: expected a field of the section sample; all "
+                "other fields are those of the trained model"
             )
     words = re.findall(r"\w+", config.sample.caption.lower())
     name = "-".join([*words, str(config.sample.seed)])
@@ -49,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise InputError(f"--out {out}: expected a .gif in a directory that exists")
     console = Console()
     sample(config, WorkDir(args.workdir), out, console)
-    console.print(f"{out}", highlight=False, soft_wrap=True)
+    console.say(f"{out}")
     return 0
 
 

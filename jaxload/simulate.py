@@ -7,17 +7,16 @@ import typing
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload import command
 from jaxload.balance.program import Remat
 from jaxload.balance.simulation import POLICIES
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
-from jaxload.models import PRESETS
+from jaxload.models import all_presets
 from jaxload.planning.scenarios import SimulationOptions, simulate
 from jaxload.reports.simulation import draw_simulation, print_simulation, to_dict
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if args.out is not None:
         check_writable(args.out)
-    # With --json, standard output has the JSON alone, so that programs can parse it.
+    # With --json, standard output has only the JSON, so that programs can parse it.
     console = Console(stderr=args.json)
     options = SimulationOptions(
         workload=args.workload,
@@ -46,8 +45,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         max_bad_share=args.max_bad_share,
         rules=ShapeRules(),
     )
-    scenario, played = simulate(options, args.schedule_out, console)
-    content = to_dict(scenario, played, flops_per_second=args.flops_per_second)
+    scenario, results = simulate(options, args.schedule_out, console)
+    content = to_dict(scenario, results, flops_per_second=args.flops_per_second)
     title = (
         f"{args.workload.name}, {args.costs or args.model}, {args.replicas} replicas, "
         f"accumulate {args.accumulate}"
@@ -57,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps(content, indent=2))
     if args.out is not None:
         write_atomically(args.out, json.dumps(content, indent=2) + "\n")
-        draw_simulation(played, title, args.out.with_suffix(".png"))
-        console.print(f"figures {args.out}, figure {args.out.with_suffix('.png')}")
+        draw_simulation(results, title, args.out.with_suffix(".png"))
+        console.say(f"results {args.out}, figure {args.out.with_suffix('.png')}")
     if args.schedule_out is not None:
-        console.print(f"schedule {args.schedule_out}", highlight=False)
+        console.say(f"schedule {args.schedule_out}")
     return 0
 
 
@@ -78,31 +77,43 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--model",
         default="wan2.1-t2v-14b",
-        choices=tuple(PRESETS),
-        help="whose matmuls are the cost (default: %(default)s)",
+        choices=tuple(all_presets()),
+        help="model whose FLOPs are the cost (default: %(default)s)",
     )
     add(
         "--remat",
         default="none",
         choices=typing.get_args(Remat),
-        help="what a block keeps: what its matmuls gave, its attention or its input "
-        "alone; the rest of its forward pass runs twice (default: %(default)s)",
+        help="activations that a block keeps for its backward pass: most of them, only "
+        "those of attention, or only its input; the others are recomputed (default: "
+        "%(default)s)",
     )
-    add("--costs", type=Path, metavar="FIT", help="a fit of jaxload.calibrate instead")
-    add("--replicas", type=int, default=16, metavar="R", help="(default: 16)")
+    add(
+        "--costs",
+        type=Path,
+        metavar="FILE",
+        help="measured costs to use instead of FLOPs, from jaxload.calibrate",
+    )
+    add(
+        "--replicas",
+        type=int,
+        default=16,
+        metavar="R",
+        help="number of replicas (default: 16)",
+    )
     add(
         "--accumulate",
         type=int,
         default=1,
         metavar="A",
-        help="compute budgets that each replica gets in a step (default: 1)",
+        help="compute budgets that each replica may spend in a step (default: 1)",
     )
     add(
         "--memory-headroom",
         type=float,
         default=2.0,
         metavar="H",
-        help="tokens that fit into memory, in longest shapes (default: 2)",
+        help="memory budget, as a multiple of the longest shape's tokens (default: 2)",
     )
     add(
         "--policies",
@@ -111,26 +122,48 @@ def _parser() -> argparse.ArgumentParser:
         metavar="POLICY",
         help=f"some of {', '.join(POLICIES)} (default: all)",
     )
-    add("--max-buckets", type=int, default=32, metavar="N", help="shapes (default: 32)")
-    add("--steps", type=int, default=200, metavar="N", help="to play (default: 200)")
-    add("--seed", type=int, default=0, help="of random draws and sample order")
+    add(
+        "--max-buckets",
+        type=int,
+        default=32,
+        metavar="N",
+        help="maximum number of shapes (default: 32)",
+    )
+    add(
+        "--steps",
+        type=int,
+        default=200,
+        metavar="N",
+        help="steps to simulate (default: 200)",
+    )
+    add(
+        "--seed",
+        type=int,
+        default=0,
+        help="seed of random draws and of the sample order (default: 0)",
+    )
     add(
         "--flops-per-second",
         type=float,
         default=4e14,
         metavar="F",
-        help="that a replica reaches, to tell seconds from FLOPs (default: 4e14, 40%% "
-        "of an H100's bfloat16 peak)",
+        help="FLOP/s of a replica, to convert FLOPs to seconds (default: 4e14, 40%% of "
+        "an H100's bfloat16 peak)",
     )
     command.add_bad_share_argument(parser)
-    add("--json", action="store_true", help="print the figures as JSON")
-    add("--out", type=Path, metavar="FILE", help="write the JSON, and a figure beside")
+    add("--json", action="store_true", help="print the results as JSON")
+    add(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="JSON file to write the results to, with a figure beside it",
+    )
     add(
         "--schedule-out",
         type=Path,
         metavar="FILE",
-        help="write what each replica runs at each step, one JSON object a line: of "
-        "the mixed policy, or of lockstep if --policies has no mixed",
+        help="file to write the schedule to, one JSON object per step and replica: the "
+        "schedule of mixed, or of lockstep if --policies does not have mixed",
     )
     return parser
 

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload import command
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.errors import InputError
+from jaxload.runs.dataset import check_sizes
 from jaxload.runs.dry_run import dry_run
 from jaxload.runs.planned import follow_plan
 from jaxload.runs.run import train
@@ -29,24 +29,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--workdir",
         type=Path,
         metavar="DIR",
-        help="where the run is written; runs/NAME for configs/NAME.py",
+        help="directory of the run's files (default: runs/NAME for configs/NAME.py)",
     )
     parser.add_argument(
         "--resume",
         action="store_true",
-        help="continue from the newest checkpoint; --config may be left out",
+        help="continue a run from its newest checkpoint; --config may be left out",
     )
     parser.add_argument(
         "--plan",
         type=Path,
         metavar="FILE",
-        help="take programs, costs and budgets from a plan of jaxload.plan",
+        help="take programs, costs and budgets from a file that jaxload.plan wrote",
     )
     parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="plan, compile and print bytes and the first batch, then stop; no model "
-        "is allocated and no --workdir is made",
+        help="plan and compile the run, print its memory and the first batch, then "
+        "stop; allocates no model and writes no --workdir",
     )
     command.add_target_arguments(parser)
     args, config = command.parse(parser, argv, _load_config, sections=_SECTIONS)
@@ -54,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console()
     if args.plan is not None:
         config = follow_plan(config, args.plan, args.set, console)
+    check_sizes(config)  # Refuses invalid sizes before anything is written.
     if args.dry_run:
         hardware = find_hardware(config, target=args.target, num_devices=args.devices)
         dry_run(config, hardware, console, plan_file=args.plan)
@@ -61,10 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = _workdir_path(args)
     with claim_workdir(path, config, resume=args.resume) as workdir:
         if workdir.is_finished(config):
-            console.print(
-                f"{path} already holds this run, finished; nothing was done again",
-                highlight=False,
-                soft_wrap=True,
+            console.say(
+                f"{path} already holds this run, which is finished; nothing to do"
             )
         else:
             train(config, workdir, console, plan_file=args.plan)
@@ -76,15 +75,15 @@ def _check_arguments(args: argparse.Namespace) -> None:
     if args.dry_run:
         if args.resume:
             raise InputError(
-                "--dry-run --resume: a dry run begins a run that it does not write; "
-                "leave out one of them"
+                "--dry-run --resume: expected one of them, got both; a dry run has no "
+                "files to resume from"
             )
         return
     for name in ("target", "devices"):
         if getattr(args, name) is not None:
             raise InputError(
-                f"--{name} {getattr(args, name)}: only a dry run is for other devices "
-                "than those of this machine; add --dry-run"
+                f"--{name} {getattr(args, name)}: only a dry run can be for devices "
+                "other than this machine's; add --dry-run"
             )
 
 
@@ -109,19 +108,20 @@ def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:
         "figure": workdir.figure,
     }
     for name, path in files.items():
-        console.print(f"  {name:12} {path}", highlight=False, soft_wrap=True)
+        console.say(f"  {name:12} {path}")
     python = Path(sys.executable)
     if python.is_relative_to(Path.cwd()):  # Such as .venv/bin/python.
         python = python.relative_to(Path.cwd())
     longer = 2 * config.train.num_steps
-    console.print(
-        "next: draw another sample, or train on:\n"
+    module = type(config.model).__module__
+    if not module.startswith("jaxload."):  # Commands without a config file import it.
+        python = f"JAXLOAD_FAMILIES={module} {python}"
+    console.say(
+        "next: draw another sample, or train for more steps:\n"
         f"  {python} -m jaxload.sample --workdir {workdir.path} "
         '--set sample.caption="a small blue square moving up on a grey background"\n'
         f"  {python} -m jaxload.train --workdir {workdir.path} --resume "
-        f"--set train.num_steps={longer}",
-        highlight=False,
-        soft_wrap=True,
+        f"--set train.num_steps={longer}"
     )
 
 

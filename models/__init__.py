@@ -15,32 +15,40 @@ if __name__ != "jaxload.models":
 
 if TYPE_CHECKING:
     from jaxload.models.construction import make_model
-    from jaxload.models.mmdit import MMDiT
-    from jaxload.models.mmdit_config import MMDiTConfig
-    from jaxload.models.presets import PRESETS, ModelConfig, preset
-    from jaxload.models.wan import WanTransformer
-    from jaxload.models.wan_config import WanConfig
+    from jaxload.models.families import ModelConfig, family_of, register
+    from jaxload.models.family import Family
+    from jaxload.models.mmdit.config import MMDiTConfig
+    from jaxload.models.mmdit.model import MMDiT
+    from jaxload.models.presets import all_presets, preset
+    from jaxload.models.wan.config import WanConfig
+    from jaxload.models.wan.model import WanTransformer
 
 __all__ = [
-    "PRESETS",
+    "Family",
     "MMDiT",
     "MMDiTConfig",
     "ModelConfig",
     "WanConfig",
     "WanTransformer",
+    "all_presets",
+    "family_of",
     "make_model",
     "preset",
+    "register",
 ]
 
 _MODULES = {
-    "PRESETS": "presets",
-    "MMDiT": "mmdit",
-    "MMDiTConfig": "mmdit_config",
-    "ModelConfig": "presets",
-    "WanConfig": "wan_config",
-    "WanTransformer": "wan",
+    "Family": "family",
+    "MMDiT": "mmdit.model",
+    "MMDiTConfig": "mmdit.config",
+    "ModelConfig": "families",
+    "WanConfig": "wan.config",
+    "WanTransformer": "wan.model",
+    "all_presets": "presets",
+    "family_of": "families",
     "make_model": "construction",
     "preset": "presets",
+    "register": "families",
 }
 
 

@@ -1,7 +1,7 @@
 """Logical axis names of parameters and activations, used for sharding.
 
 A model names each axis. The trainer maps these names to mesh axes with the rules in
-jaxload.parallel.sharding.
+jaxload.parallel.sharding_rules.
 
 | name | axis |
 |---|---|
@@ -24,13 +24,13 @@ from jax.sharding import PartitionSpec
 
 
 def param(
-    value: jax.Array, *axes: str, kind: type[nnx.Param] = nnx.Param
+    value: jax.Array, *axes: str, variable: type[nnx.Param] = nnx.Param
 ) -> nnx.Param[jax.Array]:
     """Creates a parameter with named axes.
 
     The parameter is not sharded here, because modules are also created without a mesh.
     """
-    return kind(value, out_sharding=axes, eager_sharding=False)
+    return variable(value, out_sharding=axes, eager_sharding=False)
 
 
 def constrain(x: jax.Array, *axes: str | None) -> jax.Array:

@@ -2,14 +2,10 @@
 
 from flax import nnx
 
-from jaxload.models.mmdit import MMDiT
-from jaxload.models.presets import ModelConfig
-from jaxload.models.wan import WanTransformer
-from jaxload.models.wan_config import WanConfig
+from jaxload.models.families import ModelConfig, family_of
+from jaxload.models.transformer import Transformer
 
 
-def make_model(config: ModelConfig, *, rngs: nnx.Rngs) -> WanTransformer | MMDiT:
+def make_model(config: ModelConfig, *, rngs: nnx.Rngs) -> Transformer:
     """Builds the model that the type of the config selects."""
-    if isinstance(config, WanConfig):
-        return WanTransformer(config, rngs=rngs)
-    return MMDiT(config, rngs=rngs)
+    return family_of(config).model()(config, rngs=rngs)

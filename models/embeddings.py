@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxload.models.transformer_config import PATCH
-
-TIME_WIDTH = 256
-"""Width of a timestep embedding; half cosines, half sines."""
+from jaxload.models.transformer_config import TIME_WIDTH
 
 _MAX_PERIOD = 10_000.0
+
+Patch = tuple[int, int, int]
+"""Latent frames, rows and columns per token."""
 
 Rotary = tuple[Float[Array, "s r"], Float[Array, "s r"]]
 """Cosines and sines of each token's rotation angles."""
@@ -74,27 +74,29 @@ def rotate(x_BSNK: Float[Array, "b s n k"], rotary: Rotary) -> Float[Array, "b s
     return rotated.reshape(x_BSNK.shape).astype(x_BSNK.dtype)
 
 
-def token_grid(latent_shape: Sequence[int]) -> tuple[int, int, int]:
+def token_grid(latent_shape: Sequence[int], patch: Patch) -> tuple[int, int, int]:
     """Counts tokens along frames, rows and columns of a latent `[B, F, H, W, C]`."""
     frames, height, width = (
-        size // patch for size, patch in zip(latent_shape[1:4], PATCH, strict=True)
+        size // step for size, step in zip(latent_shape[1:4], patch, strict=True)
     )
     return frames, height, width
 
 
-def to_patches(latent_BFHWC: Float[Array, "b f h w c"]) -> Float[Array, "b s p"]:
+def to_patches(
+    latent_BFHWC: Float[Array, "b f h w c"], patch: Patch
+) -> Float[Array, "b s p"]:
     """Cuts a latent into tokens; the order is frame-major, columns vary fastest."""
     b, _, _, _, c = latent_BFHWC.shape
-    (f, h, w), (pf, ph, pw) = token_grid(latent_BFHWC.shape), PATCH
+    (f, h, w), (pf, ph, pw) = token_grid(latent_BFHWC.shape, patch), patch
     x = latent_BFHWC.reshape(b, f, pf, h, ph, w, pw, c)
     return x.transpose(0, 1, 3, 5, 2, 4, 6, 7).reshape(b, f * h * w, pf * ph * pw * c)
 
 
 def from_patches(
-    x_BSP: Float[Array, "b s p"], grid: tuple[int, int, int]
+    x_BSP: Float[Array, "b s p"], grid: tuple[int, int, int], patch: Patch
 ) -> Float[Array, "b f h w c"]:
     """Reassembles the tokens of a grid into a latent; inverts `to_patches`."""
-    (f, h, w), (pf, ph, pw) = grid, PATCH
+    (f, h, w), (pf, ph, pw) = grid, patch
     x = x_BSP.reshape(x_BSP.shape[0], f, h, w, pf, ph, pw, -1)
     x = x.transpose(0, 1, 4, 2, 5, 3, 6, 7)
     return x.reshape(x.shape[0], f * pf, h * ph, w * pw, x.shape[-1])

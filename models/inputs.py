@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxload.errors import InputError
-from jaxload.models.transformer_config import PATCH, TransformerConfig
+from jaxload.models.transformer_config import TransformerConfig
 
 
 def check_inputs(
@@ -30,13 +30,13 @@ def check_inputs(
     if batch < 1:
         raise InputError(f"{model}: expected 1 sample or more, got {latent.shape}")
     for name, size, patch in zip(
-        ("frames", "height", "width"), sizes, PATCH, strict=True
+        ("frames", "height", "width"), sizes, config.patch, strict=True
     ):
         check_divides(f"{model}: latent {name}", size, patch)
     if channels != config.in_channels:
         raise InputError(
             f"{model}: expected latents of {config.in_channels} channels, got "
-            f"{channels}; give as many, or change the config"
+            f"{channels}; change the latents or the config"
         )
     check_shape(model, "timestep", timestep, (batch,))
     if text.ndim != 3 or text.shape[0] != batch or text.shape[2] != config.text_dim:
@@ -51,11 +51,11 @@ def check_inputs(
         )
 
 
-def check_config(model: str, config: object, kind: type) -> None:
+def check_config(model: str, config: object, expected: type) -> None:
     """Checks that a config is of the given type."""
-    if not isinstance(config, kind):
+    if not isinstance(config, expected):
         raise InputError(
-            f"{model}: expected a {kind.__name__}, got a {type(config).__name__}"
+            f"{model}: expected a {expected.__name__}, got a {type(config).__name__}"
         )
 
 

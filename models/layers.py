@@ -8,13 +8,12 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from jaxload.models.axes import constrain, param
 from jaxload.models.remat import LINEAR, rematerialized
 from jaxload.models.transformer_config import LoraTarget, TransformerConfig
-from jaxload.ops import layer_norm_modulate
+from jaxload.ops import Adapter, gate_tokens, layer_norm_modulate, linear, rms_norm
 
 Carry = TypeVar("Carry")
 Initializer = Callable[..., Any]
@@ -44,9 +43,6 @@ class Linear(nnx.Module):
         param_dtype = jnp.dtype(config.param_dtype)
         self.dtype = jnp.dtype(jnp.float32 if float32 else config.compute_dtype)
         self.out_dtype = jnp.dtype(jnp.float32) if float32_out else self.dtype
-        # By default, a GPU multiplies float32 as TF32, with 10 mantissa bits.
-        is_float32 = self.dtype == jnp.float32
-        self.precision = jax.lax.Precision.HIGHEST if is_float32 else None
         shape = (in_width, out_width)
         self.kernel = param(kernel_init(rngs.params(), shape, param_dtype), *axes)
         bias_axis = "width" if axes[1] == "embed" else axes[1]
@@ -66,30 +62,23 @@ class Linear(nnx.Module):
         self.lora_scale = config.lora_alpha / rank
         he_uniform = nnx.initializers.he_uniform()
         down = he_uniform(rngs.params(), (in_width, rank), jnp.float32)
-        self.lora_a = param(down, axes[0], "rank", kind=nnx.LoRAParam)
+        self.lora_a = param(down, axes[0], "rank", variable=nnx.LoRAParam)
         # Zero, so that an untrained adapter does not change the output.
         up = jnp.zeros((rank, out_width), jnp.float32)
-        self.lora_b = param(up, "rank", axes[1], kind=nnx.LoRAParam)
+        self.lora_b = param(up, "rank", axes[1], variable=nnx.LoRAParam)
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b e"]:
-        if _is_batch_of_one(x):
-            return self(x.squeeze(0))[None]
-        x = x.astype(self.dtype)
-        y = self._matmul(x, self.kernel[...])
+        adapter = None
         if self.has_lora:
-            h = self._matmul(x, self.lora_a[...]).astype(self.dtype)
-            h = checkpoint_name(h, LINEAR)
-            y += self.lora_scale * self._matmul(h, self.lora_b[...])
-        y = checkpoint_name(y, LINEAR)
-        bias = self.bias[...].astype(y.dtype)
-        return y + bias.reshape((1,) * (y.ndim - 1) + bias.shape)
-
-    def _matmul(self, x: Array, kernel: Array) -> Array:
-        return jnp.matmul(
+            adapter = Adapter(self.lora_a[...], self.lora_b[...], self.lora_scale)
+        return linear(
             x,
-            kernel.astype(self.dtype),
-            precision=self.precision,
-            preferred_element_type=self.out_dtype,
+            self.kernel[...],
+            self.bias[...],
+            adapter=adapter,
+            dtype=self.dtype,
+            out_dtype=self.out_dtype,
+            name=LINEAR,
         )
 
 
@@ -101,13 +90,7 @@ class RMSNorm(nnx.Module):
         self.scale = param(jnp.ones(width, dtype), axis)
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
-        if _is_batch_of_one(x):
-            return self(x.squeeze(0))[None]
-        x32 = x.astype(jnp.float32)
-        mean_square = jnp.square(x32).mean(axis=-1, keepdims=True)
-        scale = self.scale[...].astype(jnp.float32)
-        scale = scale.reshape((1,) * (x.ndim - 1) + scale.shape)
-        return (x32 * jax.lax.rsqrt(mean_square + EPS) * scale).astype(x.dtype)
+        return rms_norm(x, self.scale[...], eps=EPS)
 
 
 class LayerNorm(nnx.Module):
@@ -142,31 +125,19 @@ def add_gated(
 ) -> Float[Array, "b s d"]:
     """Returns `x + gate * h`, computed in float32, in the dtype of x."""
     gate_BD, h_BSD = gate_BD.astype(jnp.float32), h_BSD.astype(jnp.float32)
-    if _is_batch_of_one(h_BSD):
-        h_BSD = (gate_BD * h_BSD.squeeze(0))[None]
-    else:
-        h_BSD = gate_BD[:, None] * h_BSD
+    h_BSD = gate_tokens(h_BSD, gate_BD)
     return (x_BSD.astype(jnp.float32) + h_BSD).astype(x_BSD.dtype)
-
-
-def _is_batch_of_one(x: Array) -> bool:
-    """Tells whether to drop the leading axis of size 1 before computing.
-
-    With that axis, XLA on CPU transposes operands for the gradients of weights, and
-    takes up to 20 times as long for sums of products, as in norms and gates.
-    """
-    return x.ndim > 2 and x.shape[0] == 1
 
 
 def linears(config: TransformerConfig, rngs: nnx.Rngs) -> Callable[..., Linear]:
     """Returns a factory of Linear layers: `(in_width, out_width, axes, **options)`."""
 
-    def linear(in_width: int, out_width: int, axes: tuple[str, str], **options):
+    def create(in_width: int, out_width: int, axes: tuple[str, str], **options):
         return Linear(
             in_width, out_width, axes=axes, config=config, rngs=rngs, **options
         )
 
-    return linear
+    return create
 
 
 def split_heads(x_BSD: Array, num_heads: int, tokens: str = "tokens") -> Array:
@@ -177,8 +148,8 @@ def split_heads(x_BSD: Array, num_heads: int, tokens: str = "tokens") -> Array:
 
 def merge_heads(x_BSNK: Array, tokens: str = "tokens") -> Array:
     """Merges heads into channels: `[B, S, N * K]`; inverts `split_heads`."""
-    # Without this, XLA may shard heads like the rows of the next matrix, which FSDP
-    # shards.
+    # Without this constraint, XLA may shard heads like the rows of the next matrix,
+    # which FSDP shards.
     x_BSNK = constrain(x_BSNK, "batch", tokens, "heads", None)
     return x_BSNK.reshape(*x_BSNK.shape[:2], -1)
 
@@ -200,7 +171,7 @@ def run_stacked(
 ) -> Carry:
     """Runs stacked blocks one after the other.
 
-    A scan over the blocks traces and compiles a single block, whatever the depth.
+    A scan over the blocks traces and compiles a single block, at any depth.
     """
     graphdef, params = nnx.split(blocks)
 

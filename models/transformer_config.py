@@ -6,8 +6,8 @@ from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from jaxload.errors import InputError
 
-PATCH = (1, 2, 2)
-"""Patch size: frames, rows and columns of a latent per token."""
+TIME_WIDTH = 256
+"""Width of a timestep embedding; half cosines, half sines."""
 
 Remat = Literal["none", "attention", "full"]
 """Rematerialization policies, from most memory to least.
@@ -27,6 +27,9 @@ class TransformerConfig:
     """Sizes, dtypes and adapters; each model family adds fields of its own."""
 
     MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ("lora_rank",)
+
+    patch: ClassVar[tuple[int, int, int]] = (1, 2, 2)
+    """Latent frames, rows and columns per token; fixed by the model family."""
 
     width: int
     """Channels of each token; a multiple of num_heads. Raising it adds capacity, and
@@ -48,7 +51,7 @@ class TransformerConfig:
     of long captions and costs memory and compute in every block."""
 
     channels: int = 16
-    """Latent channels; must equal those of the codec that encoded the dataset."""
+    """Latent channels; must equal the channels of the dataset's codec."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
     """Dtype of activations and matmuls. float32 is more accurate, slower, and doubles
@@ -59,9 +62,9 @@ class TransformerConfig:
     use it for inference, not for training."""
 
     remat: Literal["none", "attention", "full", "auto"] = "none"
-    """Results that a block saves for its backward pass: those of linear layers and
-    attention (none), of self-attention (attention), or only its input (full). Saving
-    less takes less memory and recomputes more. auto: the plan chooses the fastest
+    """Results that a block saves for its backward pass: of linear layers and attention
+    (none), of self-attention (attention), or only its input (full). Saving less takes
+    less memory and recomputes more. auto: the plan chooses the fastest
     policy within the memory budget, per bucket."""
 
     lora_rank: int = 0

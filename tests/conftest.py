@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 
-# Set before JAX is imported, here and in processes that tests start. All of them share
+# Set before JAX is imported, here and in processes that tests start. These share
 # compiled programs through the cache. Tiny programs need little LLVM optimization.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(ROOT / ".pytest_cache" / "xla"))
@@ -18,11 +18,11 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 import jax
 import pytest
-from rich.console import Console
 
 from jaxload import config as config_lib
 from jaxload.balance.program import Layout
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.data.manifest import Manifest
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.analytic_cost import analytic_cost
@@ -50,7 +50,7 @@ def real_clips() -> Path:
     """Returns the folder of real clips; without it, skips or, in CI, fails."""
     path = ROOT / ".venv" / "clips"
     if not path.exists():
-        reason = f"{path} is not there: make clips"
+        reason = f"{path} is missing; run `make clips`"
         if os.environ.get("JAXLOAD_REQUIRE_CLIPS"):
             pytest.fail(reason)
         pytest.skip(reason)

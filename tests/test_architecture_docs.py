@@ -1,6 +1,6 @@
 """Tests that the functions named in docs/architecture.md exist."""
 
-import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -14,11 +14,7 @@ NAMES = [name for name in NAMES if name != "metrics.jsonl"]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_named_function_exists(name: str):
-    package, module, *attributes = name.split(".")
-    found = importlib.import_module(f"jaxload.{package}.{module}")
-    for attribute in attributes:
-        found = getattr(found, attribute)
-    assert found is not None
+    assert pkgutil.resolve_name(f"jaxload.{name}") is not None
 
 
 def test_the_list_covers_the_way_from_file_to_update():

@@ -3,7 +3,7 @@
 The first tests need no Bazel: Starlark is a subset of Python, so they run both files as
 Python, with functions that record their arguments. The last tests need a Bazel with
 built-in rules, such as Debian's bazel-bootstrap. They replace the repositories that
-BUILD loads by stand-ins made of those rules and of installed packages.
+BUILD loads by stand-ins made of built-in rules and of installed packages.
 """
 
 import ast
@@ -18,7 +18,7 @@ import sysconfig
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import jax.ffi
 import nanobind
@@ -196,7 +196,9 @@ def test_build_has_the_instruction_sets_of_cmake():
 def test_build_links_the_cuda_kernels():
     build = build_file()
     (library,) = build["cuda_library"]
-    assert library["srcs"] == ["ffi/layer_norm_modulate.cu"]
+    for attribute, suffix in {"srcs": "cu", "hdrs": "cuh"}.items():
+        paths = {f"ffi/{path.name}" for path in ROOT.glob(f"ffi/*.{suffix}")}
+        assert set(library[attribute]) == paths
     assert f":{library['name']}" in labels(build)
 
 
@@ -210,7 +212,7 @@ def py_test(name, srcs, main_module, **kwargs):
     native.py_test(name = name, srcs = srcs + [main], main = main, **kwargs)
 """
 
-# Nothing that a machine without CUDA builds depends on it.
+# Targets that a machine without CUDA builds do not depend on it.
 CUDA_LIBRARY = """\
 def cuda_library(name, srcs, **kwargs):
     native.filegroup(name = name, srcs = srcs)
@@ -284,28 +286,40 @@ def write_stand_ins(root: Path):
         (repository / "WORKSPACE").touch()
 
 
+def find_bazel() -> str:
+    """Returns a Bazel with built-in rules; without one, skips or, in CI, fails."""
+    # Debian's first, because another Bazel may come before it on the path.
+    program = shutil.which("bazel", path="/usr/bin") or shutil.which("bazel")
+    if program is None:
+        no_bazel("bazel is not installed; install Debian's bazel-bootstrap")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True)
+    if re.search(r"bazel ([7-9]|\d\d)\.", version.stdout):
+        no_bazel("this Bazel reads MODULE.bazel: run `bazel test //...` instead")
+    return program
+
+
+def no_bazel(reason: str) -> NoReturn:
+    if os.environ.get("JAXLOAD_REQUIRE_BAZEL"):
+        pytest.fail(f"{reason}, and JAXLOAD_REQUIRE_BAZEL is set")
+    pytest.skip(reason)
+
+
 @pytest.fixture(scope="module")
 def bazel(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Runs a Bazel command in a copy of the project, and returns its output."""
-    program = shutil.which("bazel")
-    if program is None:
-        pytest.skip("bazel is not installed")
-    version = subprocess.run([program, "--version"], capture_output=True, text=True)
-    if re.search(r"bazel ([7-9]|\d\d)\.", version.stdout):
-        pytest.skip("this Bazel reads MODULE.bazel: run `bazel test //...` instead")
-
+    program = find_bazel()
     root = tmp_path_factory.mktemp("bazel")
     project, repositories, path = root / "project", root / "repositories", root / "bin"
     for name in ("configs", "ffi", "jaxload", "models", "tests"):
         shutil.copytree(ROOT / name, project / name, symlinks=True)
     for name in (".bazelignore", "BUILD", "pyproject.toml"):
         shutil.copy(ROOT / name, project)
-    # In place of MODULE.bazel, and of the settings for it.
+    # Replaces MODULE.bazel and its options.
     (project / "WORKSPACE").touch()
     settings = (ROOT / ".bazelrc").read_text()
     (project / ".bazelrc").write_text(re.sub(r"(?m)^common .*", "", settings))
     write_stand_ins(repositories)
-    # Not this environment's Python, which would find the package in the checkout.
+    # Not the Python of .venv, which would import the package from the checkout.
     path.mkdir()
     (path / "python3").symlink_to(Path(sys.executable).resolve())
     env = {**os.environ, "PATH": f"{path}{os.pathsep}{os.environ['PATH']}"}
@@ -341,7 +355,7 @@ def test_bazel_finds_the_same_targets(bazel: Callable[..., str]):
 
 @pytest.mark.slow
 def test_bazel_builds_the_extension_and_runs_its_tests(bazel: Callable[..., str]):
-    # They are told to require the kernels, and find them among Bazel's outputs.
+    # The tests require the kernels, and find them among Bazel's outputs.
     python_path = f"--test_env=PYTHONPATH={sysconfig.get_path('purelib')}"
     names = ["//:tests/ops/test_ffi", "//:layer_norm_modulate_cpu_test"]
     printed = bazel("test", "--jobs=2", python_path, *names)

@@ -1,4 +1,4 @@
-"""Tests of `python -m jaxload.calibrate` and jaxload.planning.timing."""
+"""Tests of `python -m jaxload.calibrate` and jaxload.planning.step_times."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,14 @@ import pytest
 from PIL import Image
 
 from jaxload import calibrate
-from jaxload.balance.regression import CostFit
+from jaxload.balance.regression import Calibration
 from jaxload.errors import InputError
-from jaxload.planning import timing
-from jaxload.planning.timing import default_grid
+from jaxload.planning import step_times
+from jaxload.planning.step_times import default_grid
+from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
 
-# So far apart that longer ones take longer on a busy machine too.
+# Far enough apart that longer points take longer even on a busy machine.
 GRID = [
     (Shape(1, 4, 4), 1),
     (Shape(16, 16, 16), 1),
@@ -25,35 +26,35 @@ GRID = [
 
 @pytest.fixture
 def arguments(root: Path, tmp_path: Path) -> list[str]:
-    """The debug config, and a place to write to."""
+    """Returns arguments for the debug config and a temporary output file."""
     config = str(root / "configs" / "debug.py")
-    return ["--config", config, "--out", str(tmp_path / "fit.json")]
+    return ["--config", config, "--out", str(tmp_path / "calibration.json")]
 
 
 @pytest.mark.slow
-def test_measures_fits_prints_and_writes(
+def test_measures_regresses_prints_and_writes(
     arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    monkeypatch.setattr(timing, "default_grid", lambda _: GRID)
+    monkeypatch.setattr(step_times, "default_grid", lambda *_: GRID)
     assert calibrate.main(arguments) == 0
-    content = json.loads((tmp_path / "fit.json").read_text())
-    fit = CostFit.from_dict(content, name="fit.json")
+    content = json.loads((tmp_path / "calibration.json").read_text())
+    calibration = Calibration.from_dict(content, name="calibration.json")
     pairs = sorted((shape.tokens, batch) for shape, batch in GRID)
-    assert [(point.tokens, point.batch) for point in fit.points] == pairs
-    with Image.open(tmp_path / "fit.png") as image:
+    assert [(point.tokens, point.batch) for point in calibration.points] == pairs
+    with Image.open(tmp_path / "calibration.png") as image:
         assert image.width > image.height > 300
     text = capsys.readouterr().out
     assert "compiling: 5/5" in text
-    assert text.count("kept out\n") + text.count("kept out \n") == 1
+    assert text.count("held out\n") + text.count("held out \n") == 1
     assert "two terms: c0 " in text
     assert "power law: c " in text
     assert "left out" not in text
 
 
-def test_too_short_a_time_is_told_with_what_to_do(
+def test_too_short_a_time_is_refused_with_a_remedy(
     arguments: list[str], tmp_path: Path, capsys
 ):
-    message = r"0\.001 s to measure in: 0 of 15 points .* longer \(calibrate --seconds"
+    message = r"measuring for 0\.001 s: 0 of 15 points .* longer \(calibrate --seconds"
     with pytest.raises(InputError, match=message):
         calibrate.main([*arguments, "--seconds", "0.001"])
     assert "15 of 15 points are left out" in capsys.readouterr().out
@@ -61,7 +62,7 @@ def test_too_short_a_time_is_told_with_what_to_do(
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_a_time_that_is_none_is_refused(arguments: list[str], seconds: str):
+def test_an_invalid_time_is_refused(arguments: list[str], seconds: str):
     with pytest.raises(InputError, match=f"--seconds {seconds}: expected a positive"):
         calibrate.main([*arguments, "--seconds", seconds])
 
@@ -69,13 +70,13 @@ def test_a_time_that_is_none_is_refused(arguments: list[str], seconds: str):
 @pytest.mark.parametrize(
     ("out", "message"),
     [
-        ("absent/fit.json", r"cannot be written \(No such file or directory\)"),
-        ("file/fit.json", r"cannot be written \(Not a directory\)"),
+        ("absent/calibration.json", r"cannot be written \(No such file or directory\)"),
+        ("file/calibration.json", r"cannot be written \(Not a directory\)"),
         ("folder.json", r"expected a file that ends in \.json"),
-        ("fit.png", r"expected a file that ends in \.json"),
+        ("calibration.png", r"expected a file that ends in \.json"),
     ],
 )
-def test_a_place_that_cannot_be_written_is_found_before_measuring(
+def test_an_invalid_output_path_is_refused_before_measuring(
     arguments: list[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -91,7 +92,7 @@ def test_a_place_that_cannot_be_written_is_found_before_measuring(
 
 @pytest.mark.parametrize("max_tokens", [8, 64, 640, 4_097, 75_600, 1_000_000])
 def test_the_grid_has_lengths_and_batch_sizes_within_the_budget(max_tokens: int):
-    grid = default_grid(max_tokens)
+    grid = default_grid(max_tokens, DEFAULT)
     assert len(set(grid)) == len(grid) <= 18
     assert all(shape.tokens * batch <= max_tokens for shape, batch in grid)
     assert max(shape.tokens for shape, _ in grid) > 0.9 * max_tokens
@@ -103,13 +104,13 @@ def test_the_grid_has_lengths_and_batch_sizes_within_the_budget(max_tokens: int)
     assert sum(len(sizes) >= 2 for sizes in batches.values()) >= 3
 
 
-def test_the_beginning_of_the_grid_is_its_corners():
-    grid = default_grid(640)
+def test_the_grid_begins_with_its_corners():
+    grid = default_grid(640, DEFAULT)
     corners = {(16, 1), (16, 40), (640, 1)}
     assert {(shape.tokens, batch) for shape, batch in grid[:3]} == corners
     assert len({shape.tokens for shape, _ in grid[:5]}) >= 3
 
 
-def test_a_budget_without_room_for_lengths_is_refused():
+def test_a_budget_for_too_few_lengths_is_refused():
     with pytest.raises(InputError, match=r"balance\.max_tokens=7: expected 8 or more"):
-        default_grid(7)
+        default_grid(7, DEFAULT)

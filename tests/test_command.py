@@ -21,7 +21,7 @@ OTHERS = "fields that this command uses less, or not at all:"
 
 
 def run(arguments: Sequence[str], **options) -> subprocess.CompletedProcess[str]:
-    """Runs Python with some arguments in a process of its own."""
+    """Runs Python with the given arguments in a new process."""
     return subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -32,7 +32,7 @@ def run(arguments: Sequence[str], **options) -> subprocess.CompletedProcess[str]
 
 
 def help_of(name: str, capsys: pytest.CaptureFixture, *arguments: str) -> str:
-    """Help of a command, as it prints it in this process."""
+    """Returns the help that a command prints, run in this process."""
     main = importlib.import_module(f"jaxload.{name}").main
     with pytest.raises(SystemExit) as stop:
         main(["--help", *arguments])
@@ -41,7 +41,7 @@ def help_of(name: str, capsys: pytest.CaptureFixture, *arguments: str) -> str:
 
 
 def sections_in(text: str) -> list[str]:
-    """Sections whose fields a help text lists, in their order."""
+    """Returns the sections whose fields a help text lists, in order."""
     return list(dict.fromkeys(re.findall(r"^  (\w+)\.\S+ \(", text, re.M)))
 
 
@@ -94,8 +94,10 @@ def test_help_shows_the_values_of_this_command_line(capsys):
 
 def test_help_marks_fields_that_a_resume_may_change(capsys):
     text = help_of("train", capsys)
-    assert "Optimizer updates of the whole run. [may change on resume]\n" in text
-    assert "Decay of the running mean of gradients.\n" in text
+    assert "updates of the whole run. [may change on resume]\n" in text
+    assert (
+        "Seed of the initial parameters, the order of samples and the noise.\n" in text
+    )
 
 
 def test_help_is_as_wide_as_the_terminal(capsys, monkeypatch: pytest.MonkeyPatch):
@@ -181,7 +183,7 @@ def test_the_version(root: Path, capsys):
 
 
 def test_the_version_of_a_checkout_that_is_not_installed(root: Path):
-    # Without the site's packages, there is no metadata.
+    # Without site-packages, jaxload has no package metadata.
     program = (
         f"import sys; sys.path.insert(0, {str(root)!r}); import jaxload;"
         "print(jaxload.__version__, 'jax' in sys.modules)"
@@ -198,7 +200,7 @@ def test_the_installed_program_is_the_cli(root: Path):
 
 @pytest.fixture
 def fake_command(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A module in place of jaxload.train, without a `main` yet."""
+    """Replaces jaxload.train by a module that has no `main` yet."""
     module = types.ModuleType("jaxload.train")
     monkeypatch.setitem(sys.modules, "jaxload.train", module)
     monkeypatch.setattr("signal.signal", lambda *_: None)

@@ -85,7 +85,7 @@ def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.strip() for line in capsys.readouterr().out.splitlines()]
 
 
-# --- On the devices that are here ---
+# --- On the devices of this machine ---
 
 
 @pytest.mark.slow
@@ -104,7 +104,7 @@ def test_prints_bytes_and_the_first_batch_and_allocates_no_model(
         (row,) = (line for line in lines if line.startswith(f"{name}  "))
         assert row.endswith(" kB")
     (peak,) = (line for line in lines if line.startswith("peak "))
-    assert "fits" not in peak  # CPUs do not tell how much memory they have.
+    assert "fits" not in peak  # CPUs do not report their memory.
     first = lines[-1]
     assert first.startswith(f"first batch ({PROGRAMS[0]}): ") or first.startswith(
         f"first batch ({PROGRAMS[1]}): "
@@ -141,15 +141,15 @@ def test_a_plan_and_a_dataset_are_those_of_the_run(
     )
     for name in PROGRAMS:
         assert any(line.startswith(f"{name}  ") for line in lines)
-    # As read, with the text that the records have.
+    # The first batch is read from the records, which hold bfloat16.
     assert "text bfloat16[" in lines[-1]
     assert len(debug_manifest) == 48
 
 
 def test_devices_that_cannot_be_compiled_for_are_one_line(config_file: Path):
     message = (
-        r"^--devices: expected as many as are here \(2 x cpu\), to compile for; name a "
-        "GPU that is not here with --target$"
+        r"^--devices: expected the devices of this machine \(2 x cpu\), .*; name "
+        "another GPU with --target$"
     )
     with pytest.raises(InputError, match=message):
         dry_run(config_file, "--devices", "8")
@@ -158,7 +158,7 @@ def test_devices_that_cannot_be_compiled_for_are_one_line(config_file: Path):
 @pytest.mark.parametrize("option", ["--target=h100-80gb", "--devices=8"])
 def test_other_devices_without_a_dry_run_are_refused(config_file: Path, option: str):
     name, _, value = option.partition("=")
-    message = f"^{name} {value}: only a dry run is for other devices .*; add --dry-run$"
+    message = f"^{name} {value}: only a dry run can be for devices .*; add --dry-run$"
     with pytest.raises(InputError, match=message):
         train_command.main(["--config", str(config_file), option])
 
@@ -175,7 +175,7 @@ def test_a_dataset_that_is_nowhere_is_one_line(config_file: Path):
     assert "\n" not in str(error.value)
 
 
-# --- On a GPU that is not there ---
+# --- For a GPU that this machine lacks ---
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +191,7 @@ def plugin() -> None:
 
 @pytest.fixture(scope="module")
 def cache(plugin: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache of results for these tests alone."""
+    """Creates a cache of results that only these tests use."""
     directory = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(directory))
@@ -212,7 +212,7 @@ def plan_for_h100(config_file: Path, out: Path) -> Plan:
 def h100_plan(
     cache: Path, config_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Plan:
-    """The first plan, whose programs are compiled."""
+    """Makes the first plan, whose programs are compiled."""
     return plan_for_h100(config_file, tmp_path_factory.mktemp("h100") / "plan.json")
 
 
@@ -241,11 +241,11 @@ def test_a_plan_for_a_target_has_its_bytes(h100_plan: Plan, cache: Path):
     results = {str(entry["key"]["request"]): entry["result"]["bytes"] for entry in kept}
     # The update, the sampler, and one and two samples on each device.
     assert len(results) == 4
-    # The plan counts the micro-batches that wait, too, of latents, texts and ids.
+    # The plan also counts queued micro-batches: latents, texts and ids.
     waiting = 2 * 2 * (1 * 4 * 4 * 16 * 2 + 12 * 16 * 2 + 4)
     kept_bytes = results[str(bucket.program.to_dict())]
     assert kept_bytes + waiting == bucket.num_bytes
-    # Parameters, two moments and sums of 25,000 parameters in halves, at the least.
+    # At least half of 25,000 parameters, with two moments and gradient sums.
     assert 200_000 < results["sample"] < bucket.num_bytes < 20_000_000
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from rich.console import Console
 from safetensors.numpy import load_file
 
 from jaxload import config as config_lib
 from jaxload import export as export_command
 from jaxload import train as train_command
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import preset, weights
@@ -54,7 +54,7 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_adapters_are_trained_alone_and_exported_in_what_they_adapt(
+def test_only_adapters_are_trained_and_exports_have_them_merged(
     debug_config: Config, debug_manifest: Manifest, given: Path, tmp_path: Path
 ):
     train(
@@ -85,7 +85,7 @@ def check_restores(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     restore, steps = Checkpoints.restore, []
 
     def check(checkpoints: Checkpoints, step: int, like: TrainState) -> TrainState:
-        # The sums, for each group as large as what is trained, and a few scalars.
+        # The sums of each group, as large as the trained parameters, and some scalars.
         sums = jax.device_count() * num_bytes(like.params)
         allowed = others + sums + 1_000
         assert num_bytes(jax.live_arrays()) < allowed
@@ -134,7 +134,7 @@ def test_a_run_is_not_replaced_by_its_weights(
     train(debug_config, workdir.path)
     before = workdir.config.read_text()
     arguments = ["--workdir", str(workdir.path), "--out", str(workdir.path)]
-    with pytest.raises(InputError, match=r"a config\.json of something else"):
+    with pytest.raises(InputError, match=r"a config\.json that is not a model"):
         export_command.main([*arguments, "--overwrite"])
     assert workdir.config.read_text() == before
 
@@ -152,7 +152,7 @@ def test_a_resume_without_its_frozen_parameters_changes_nothing(
     assert workdir.is_finished(workdir.read_config())
 
 
-def test_a_run_goes_on_from_the_weights_that_it_began_with(
+def test_a_run_resumes_from_the_weights_that_it_began_with(
     debug_config: Config, given: Path, tmp_path: Path
 ):
     WorkDir(tmp_path).begin(config_lib.override(debug_config, f"train.weights={given}"))
@@ -190,7 +190,7 @@ def test_given_weights_become_the_state_and_are_not_copied(
 def test_a_model_is_trained_on_from_given_weights(
     debug_config: Config, debug_manifest: Manifest, given: Path, tmp_path: Path
 ):
-    # A rate so small that what was given is still seen in what comes out.
+    # With a tiny learning rate, exported weights are close to the given ones.
     train(
         debug_config,
         tmp_path / "run",
@@ -200,7 +200,7 @@ def test_a_model_is_trained_on_from_given_weights(
     out = tmp_path / "out.safetensors"
     arguments = ["--workdir", str(tmp_path / "run"), "--out", str(out)]
     export_command.main(arguments)
-    with pytest.raises(InputError, match="found something; add --overwrite to repl"):
+    with pytest.raises(InputError, match="already exists; add --overwrite to replace"):
         export_command.main([*arguments, "--names", "comfyui"])
     export_command.main([*arguments, "--names", "comfyui", "--overwrite"])
     assert "model.diffusion_model.blocks.0.self_attn.q.weight" in load_file(out)
@@ -233,7 +233,7 @@ def test_weights_of_another_model_are_told_before_anything_is_compiled(
         (["--out", "no/such/place"], "no/such/place: expected to be in a directory"),
         (
             ["--out", "."],
-            r"--out \.: expected nothing there, found something; add --ov",
+            r"--out \.: already exists; add --overwrite",
         ),
     ],
 )
@@ -269,7 +269,10 @@ def test_a_run_without_a_checkpoint_is_told(debug_config: Config, tmp_path: Path
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("wan2.1-i2v-14b", r"model.condition_channels=20: expected 0 to train: data"),
+        (
+            "wan2.1-i2v-14b",
+            r"model.condition_channels=20: expected 0 to train, bec",
+        ),
         ("hunyuan-video-13b", r"model.guidance=True: expected False to train"),
     ],
 )
@@ -306,6 +309,6 @@ def test_an_mmdit_trains_and_is_exported(
     ]
     export_command.main(["--workdir", str(workdir)])
     exported = weights.load(workdir / "weights").config
-    # All but the types, which files do not tell.
+    # All fields but the dtypes, which files do not hold.
     expected = dataclasses.replace(preset("mmdit-tiny"), compute_dtype="bfloat16")
     assert exported == expected

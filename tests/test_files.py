@@ -28,7 +28,7 @@ def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path):
     assert path.read_text() == "second"
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path):
+def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file/a: cannot be written \(Not a dir"):
         write_atomically(tmp_path / "file" / "a", "text")

@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +22,8 @@ ALLOWED: dict[str, set[str]] = {
     "shapes": set(),
     "targets": set(),
     "balance": {"shapes"},
-    "codecs": {"shapes"},
-    "models": {"ops"},
+    "codecs": set(),
+    "models": {"balance", "ops"},
     "data": {"balance", "shapes"},
     "media": {"codecs", "data", "shapes"},
     "sampling": {"shapes"},
@@ -41,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "runs": {
         *("balance", "codecs", "config", "data", "media", "models", "parallel"),
-        *("planning", "reports", "targets", "training"),
+        *("planning", "reports", "shapes", "targets", "training"),
     },
     **{name: {*READING, "fields"} - {name} for name in sorted(READING)},
     "command": {"config", "field_help", "models", "targets"},
@@ -81,7 +82,7 @@ def parts() -> set[str]:
     return names | folders
 
 
-def test_every_part_has_its_place():
+def test_every_part_is_listed():
     assert parts() == LEAVES | set(ALLOWED) | set(COMMANDS)
 
 
@@ -109,7 +110,7 @@ def test_there_is_no_cycle():
         part: set().union(*(imported(path) for path in files(part))) - {part}
         for part in parts()
     }
-    graphlib.TopologicalSorter(graph).prepare()  # Raises where there is one.
+    graphlib.TopologicalSorter(graph).prepare()  # Raises CycleError.
 
 
 def test_nothing_imports_a_command():
@@ -122,6 +123,12 @@ def test_no_library_code_imports_a_benchmark_or_a_test():
         assert not {"benchmarks", "tests"} & top_level_imports(path), path
 
 
+def test_no_test_imports_a_benchmark():
+    """Tests run benchmarks as commands, and may read their workloads."""
+    for path in sorted((ROOT / "tests").glob("**/*.py")):
+        assert "benchmarks" not in top_level_imports(path), path
+
+
 def top_level_imports(path: Path) -> set[str]:
     modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -130,6 +137,50 @@ def top_level_imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             modules.add((node.module or "").split(".")[0])
     return modules
+
+
+MIN_LINES = 35
+"""Modules with fewer lines must have several importers; others are to be merged."""
+
+
+def sources() -> dict[str, Path]:
+    """Returns the modules of the library, the benchmarks and the configs, by name."""
+    folders = ("benchmarks", "configs", "jaxload", "models")
+    modules = {}
+    for path in (path for f in folders for path in (ROOT / f).glob("**/*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        # The folder models is linked into the package.
+        modules[re.sub(r"^models\b", "jaxload.models", name)] = path
+    return modules
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Returns all names that a file imports, some of which are modules."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            names.add(node.module or "")
+    return names
+
+
+def test_a_small_module_has_several_importers():
+    modules = sources()
+    importers = {name: imported_modules(path) for name, path in modules.items()}
+    found = set()
+    for name, path in modules.items():
+        users = [user for user, names in importers.items() if name in names]
+        # A package's __init__ re-exports the names of the module.
+        is_public = any(user.endswith("__init__") for user in users)
+        if (
+            len(users) == 1
+            and not is_public
+            and len(path.read_text().splitlines()) < MIN_LINES
+        ):
+            found.add(name)
+    assert not found
 
 
 def test_shapes_and_balance_touch_no_device_and_no_file():
@@ -167,3 +218,23 @@ def test_models_under_another_name_is_refused():
     module = importlib.util.module_from_spec(spec)
     with pytest.raises(ImportError, match=r"Write `import jaxload\.models`"):
         spec.loader.exec_module(module)
+
+
+def test_only_a_family_and_the_registry_name_its_classes():
+    """Everything else asks the `Family` record of a config."""
+    names = re.compile(r"\b(Wan|MMDiT)(Config|Transformer|Architecture)?\b")
+    found = []
+    for name, path in sources().items():
+        parts = name.split(".")
+        is_family = parts[:2] == ["jaxload", "models"] and parts[2] in ("wan", "mmdit")
+        if is_family or parts[0] != "jaxload" or name in PUBLIC:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            label = getattr(node, "id", getattr(node, "attr", ""))
+            if names.fullmatch(label):
+                found.append(f"{name}:{getattr(node, 'lineno', 0)} {label}")
+    assert not found
+
+
+PUBLIC = {"jaxload.models.__init__"}
+"""Modules that export the classes of all families."""

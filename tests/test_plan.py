@@ -11,10 +11,10 @@ from PIL import Image
 from jaxload import plan as plan_command
 from jaxload import prepare as prepare_command
 from jaxload import train as train_command
-from jaxload.balance.regression import Timing, fit_costs
+from jaxload.balance.regression import Timing, regress_costs
 from jaxload.data.manifest import read_manifest
 from jaxload.errors import InputError
-from jaxload.planning import timing
+from jaxload.planning import step_times
 from jaxload.planning.plan import Plan, from_dict
 from jaxload.runs.planned import read_plan
 from jaxload.shapes.shape import Shape
@@ -33,9 +33,7 @@ def test_plan_prints_and_writes(tmp_path: Path, root: Path, capsys):
 
 
 @pytest.mark.parametrize("replicas", ["0", "-1"])
-def test_refuses_a_number_of_replicas_that_is_none(
-    tmp_path: Path, root: Path, replicas
-):
+def test_refuses_less_than_one_replica(tmp_path: Path, root: Path, replicas):
     arguments = ["--config", str(root / "configs" / "debug.py"), "--replicas", replicas]
     arguments += ["--set", f"data.path={tmp_path / 'data'}"]
     with pytest.raises(InputError, match=f"{replicas} replicas: expected 1 or more"):
@@ -80,19 +78,19 @@ def test_plans_for_a_manifest_of_media(root: Path, manifest_file: Path, policy, 
     assert bool(plan.patterns or plan.rest) == (policy == "mixed")
 
 
-def write_fit(
+def write_calibration(
     path: Path,
     timings: Sequence[Timing],
     model: Mapping[str, Any],
     devices_per_group: int = 1,
 ) -> None:
-    fit = fit_costs(
+    calibration = regress_costs(
         timings,
         source="measured once",
         model=model,
         devices_per_group=devices_per_group,
     )
-    path.write_text(json.dumps(fit.to_dict()))
+    path.write_text(json.dumps(calibration.to_dict()))
 
 
 def test_costs_of_another_model_are_refused(root: Path, manifest_file: Path):
@@ -101,24 +99,24 @@ def test_costs_of_another_model_are_refused(root: Path, manifest_file: Path):
         for s in (1_560, 7_800, 14_040)
         for b in (1, 2, 4)
     ]
-    fit = manifest_file.with_name("other.json")
+    calibration = manifest_file.with_name("other.json")
     model = plan_for(root, manifest_file)["model"]
     width = model["width"]
-    write_fit(fit, timings, model | {"width": 2 * width, "depth": 99})
+    write_calibration(calibration, timings, model | {"width": 2 * width, "depth": 99})
     message = rf"{2 * width} there and {width} here and 1 more; measure this one"
     with pytest.raises(InputError, match=message):
-        plan_for(root, manifest_file, "--set", f"balance.costs={fit}")
+        plan_for(root, manifest_file, "--set", f"balance.costs={calibration}")
 
 
-def test_costs_of_a_fit_are_used_and_named(root: Path, manifest_file: Path):
+def test_costs_of_a_calibration_are_used_and_named(root: Path, manifest_file: Path):
     timings = [
         Timing(batch=b, tokens=s, seconds=0.01 + 1e-6 * b * s + 1e-11 * b * s * s)
         for s in (1_560, 7_800, 14_040, 32_760)
         for b in (1, 2, 4)
     ]
-    fit = manifest_file.with_name("fit.json")
-    write_fit(fit, timings, plan_for(root, manifest_file)["model"])
-    content = plan_for(root, manifest_file, "--set", f"balance.costs={fit}")
+    calibration = manifest_file.with_name("calibration.json")
+    write_calibration(calibration, timings, plan_for(root, manifest_file)["model"])
+    content = plan_for(root, manifest_file, "--set", f"balance.costs={calibration}")
     assert content["sources"]["cost"] == "measured once"
     assert content["cost_model"]["unit"] == "s"
     longest = content["buckets"][-1]
@@ -160,12 +158,15 @@ def test_bytes_are_compiled_and_confirmed(tmp_path: Path, root: Path):
     ("arguments", "message"),
     [
         (["--manifest", "none.csv"], r"none\.csv"),
-        (["--set", "balance.costs=none.json"], r"fit none\.json: cannot be read"),
+        (
+            ["--set", "balance.costs=none.json"],
+            r"calibration none\.json: cannot be read",
+        ),
         (["--out", "no/such/plan.json"], r"no/such/plan.json: cannot be written"),
         (["--set", "balance.max_tokens=1"], r"balance.max_tokens=1: not one sample of"),
         (
             ["--replicas", "1000"],
-            r"no shape has 1000 samples, which a batch for each replica takes",
+            r"no shape has 1000 samples, one batch for each replica",
         ),
         (
             ["--set", "mesh.fsdp=3"],
@@ -201,7 +202,7 @@ def test_bad_arguments_are_one_line(tmp_path: Path, root: Path, arguments, messa
 
 # --- From a list of samples through prepare to train ---
 
-# Every run below has these programs, which other tests compile too; costs change none.
+# All runs below share their programs with other tests, to save compilations.
 CONFIG = """
 import dataclasses
 from pathlib import Path
@@ -226,7 +227,7 @@ NUM_IMAGES, NUM_CLIPS = 9, 5
 
 
 class Project:
-    """A folder of media, the list of it, and a config that trains on it."""
+    """A folder of media, a manifest of it, and a config that trains on it."""
 
     def __init__(self, root: Path, directory: Path):
         self.directory = directory
@@ -249,7 +250,7 @@ class Project:
         self.list.write_text("\n".join(rows) + "\n")
 
     def plan(self, name: str, *arguments: str) -> Path:
-        """Plans for the list, and returns the plan's file."""
+        """Plans for the manifest; returns the path of the plan."""
         out = self.directory / f"{name}.json"
         options = ["--manifest", str(self.list), "--out", str(out), *arguments]
         assert plan_command.main(["--config", str(self.config), *options]) == 0
@@ -261,7 +262,7 @@ class Project:
         assert prepare_command.main(["--config", str(self.config), *options]) == 0
 
     def train(self, name: str, *arguments: str) -> Plan:
-        """Trains two steps, and returns the plan that the run kept."""
+        """Trains two steps; returns the plan in the work directory."""
         workdir = self.directory / name
         options = ["--workdir", str(workdir), *arguments]
         assert train_command.main(["--config", str(self.config), *options]) == 0
@@ -272,7 +273,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A project whose dataset is prepared in the shapes of a plan of its list."""
+    """Builds a project and prepares its dataset in the shapes of a plan."""
     project = Project(root, tmp_path_factory.mktemp("project"))
     project.prepare(project.plan("first"))
     return project
@@ -306,10 +307,12 @@ def test_a_mixed_plan_with_calibrated_costs_runs_on_it_too(project: Project):
         for s in (4, 8, 16)
         for b in (1, 2, 4)
     ]
-    fit = project.directory / "fit.json"
+    calibration = project.directory / "calibration.json"
     analytic = read_plan(project.plan("analytic"))
-    write_fit(fit, timings, analytic.model, analytic.mesh.devices_per_group)
-    assignments = ["balance.policy=mixed", f"balance.costs={fit}"]
+    write_calibration(
+        calibration, timings, analytic.model, analytic.mesh.devices_per_group
+    )
+    assignments = ["balance.policy=mixed", f"balance.costs={calibration}"]
     path = project.plan("mixed", *(x for a in assignments for x in ("--set", a)))
     planned, ran = read_plan(path), project.train("mixed-run", "--plan", str(path))
     assert ran.sources["cost"] == "measured once"
@@ -322,18 +325,20 @@ def test_a_mixed_plan_with_calibrated_costs_runs_on_it_too(project: Project):
 def test_costs_are_measured_before_training(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys
 ):
-    # Programs that other tests compile too, timed with a clock that is made up: so
-    # short a time on a busy machine may not grow with tokens.
+    # The programs are shared with other tests. Their times are fake, because such short
+    # times may not grow with tokens on a busy machine.
     grid = [(Shape(*s), n) for s in ((1, 4, 4), (3, 4, 6)) for n in (1, 2)]
-    monkeypatch.setattr(timing, "default_grid", lambda _: [*grid, (Shape(2, 4, 4), 1)])
-    monkeypatch.setattr(timing, "_COMPILE_SHARE", float("inf"))
-    run = timing._Runner.run
+    monkeypatch.setattr(
+        step_times, "default_grid", lambda *_: [*grid, (Shape(2, 4, 4), 1)]
+    )
+    monkeypatch.setattr(step_times, "_COMPILE_SHARE", float("inf"))
+    run = step_times._Runner.run
 
-    def run_and_tell(runner: timing._Runner, step: timing._Step) -> float:
+    def fake_time(runner: step_times._Runner, step: step_times._Step) -> float:
         assert run(runner, step) > 0
         return 0.01 + 1e-4 * step.program.tokens_per_device
 
-    monkeypatch.setattr(timing._Runner, "run", run_and_tell)
+    monkeypatch.setattr(step_times._Runner, "run", fake_time)
     assignments = ["balance.costs=measure", "balance.measure_seconds=0.01"]
     ran = project.train("measured", *(x for a in assignments for x in ("--set", a)))
     source = "regressed from 5 micro-steps on 2 x cpu"

@@ -15,13 +15,13 @@ from PIL import Image
 
 from jaxload import plan as plan_command
 from jaxload import prepare as command
-from jaxload.codecs.codec import HaarCodec
-from jaxload.codecs.text import HashedNgramEncoder
+from jaxload.codecs.haar import HaarCodec
+from jaxload.codecs.hashed_ngrams import HashedNgramEncoder
 from jaxload.data.manifest import read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.errors import InputError
-from jaxload.media.preparation import EncodePart
+from jaxload.media.encode_part import EncodePart
 from jaxload.shapes.shape import Shape
 from tests.media.media_files import moving_pattern, write_video
 
@@ -73,7 +73,7 @@ def manifest_bytes(out: Path) -> bytes:
     return (out / "manifest.parquet").read_bytes()
 
 
-# --- What is made ---
+# --- Results ---
 
 
 def test_clips_are_cut_and_captioned(prepared: Path):
@@ -113,7 +113,7 @@ def test_what_is_not_kept_is_told_with_its_name(
 ):
     assert prepare(media, tmp_path / "out") == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "kept 13 clips of 10 files of 13" in shown
+    assert "kept 13 clips from 10 of 13 files" in shown
     assert "bad 1: empty file, such as empty.mp4" in shown
     assert "bad 1: not an image or video, such as text.mp4" in shown
     assert "left out 1: aspect that no shape has, such as wide.png" in shown
@@ -131,8 +131,8 @@ def test_what_is_not_kept_is_told_with_its_name(
 def test_the_shapes_of_a_plan_are_kept(media: Path, prepared: Path, tmp_path: Path):
     plan = tmp_path / "plan.json"
     options = ["--manifest", str(prepared / "media.parquet"), "--out", str(plan)]
-    settings = ["--set", "shapes.max_frames=5", "--set", "balance.max_buckets=3"]
-    assert plan_command.main([*options, *settings, "--replicas", "1"]) == 0
+    overrides = ["--set", "shapes.max_frames=5", "--set", "balance.max_buckets=3"]
+    assert plan_command.main([*options, *overrides, "--replicas", "1"]) == 0
     assert prepare(media, tmp_path / "out", "--plan", str(plan)) == 0
     # The plan has its own rules: clips of 5 frames, although this config takes 17.
     assert set(read_manifest(tmp_path / "out").rows_by_shape) == {
@@ -142,7 +142,7 @@ def test_the_shapes_of_a_plan_are_kept(media: Path, prepared: Path, tmp_path: Pa
     }
 
 
-# --- Again, and elsewhere ---
+# --- Repeated runs and several machines ---
 
 
 def test_workers_make_the_same_bytes(media: Path, prepared: Path, tmp_path: Path):
@@ -173,7 +173,9 @@ def test_machines_share_the_work(
 ):
     out = tmp_path / "out"
     assert prepare(media, out, "--shard", "1/2") == 0
-    assert "share 1/2 is done, and others are not; run this" in capsys.readouterr().out
+    assert (
+        "share 1/2 is done, other shares are not; run this" in capsys.readouterr().out
+    )
     # This one finds all scans, and encodes its own share.
     assert prepare(media, out, "--shard", "0/2") == 0
     assert not (out / "manifest.parquet").exists()
@@ -197,7 +199,7 @@ def test_with_a_plan_machines_share_the_work_in_one_round(
 def test_of_two_shares_at_once_the_one_that_ends_last_finishes(
     media: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Share 1 begins when share 0 has scanned, and ends before share 0 has encoded."""
+    """Share 1 starts after share 0 has scanned, and ends before share 0 encodes."""
     plan, out = tmp_path / "plan.json", tmp_path / "out"
     options = ["--manifest", str(prepared / "media.parquet"), "--out", str(plan)]
     assert plan_command.main([*options, *CONFIG]) == 0
@@ -227,7 +229,7 @@ def command_line(media: Path, out: Path, *more: str) -> list[str]:
     return [*program, *options, *CONFIG, *more]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("workers", "targets"), [("0", (1, 9, 13, 14, 20, 25)), ("2", (4, 14, 22))]
 )
@@ -238,7 +240,7 @@ def test_killed_at_any_time_it_ends_with_the_same_bytes(
     workers: str,
     targets: tuple[int, ...],
 ):
-    """Killed whenever some more files have appeared, from the first to the last."""
+    """Kills the command several times, each time after more files were written."""
     out, kills = tmp_path / "out", 0
     arguments = command_line(media, out, "--workers", workers)
     for target in targets:
@@ -284,19 +286,19 @@ def test_on_ray_it_makes_the_same_bytes(media: Path, prepared: Path, tmp_path: P
         arguments, capture_output=True, text=True, check=False, env=environment
     )
     assert result.returncode == 0, result.stderr
-    assert "kept 13 clips of 10 files of 13" in result.stdout
+    assert "kept 13 clips from 10 of 13 files" in result.stdout
     assert shards(tmp_path / "out") == shards(prepared)
 
 
-# --- What is refused ---
+# --- Refused inputs ---
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (["--set", "shapes.max_frames=9"], r"was begun with rules .*'max_frames': 17"),
-        (["--set", "balance.max_buckets=3"], r"with shapes 'chosen, at most 6', and"),
-        (["--set", "model.text_dim=32"], r"begun with text_dim 64, and this is 32"),
+        (["--set", "balance.max_buckets=3"], r"with shapes 'chosen, at most 6', got"),
+        (["--set", "model.text_dim=32"], r"begun with text_dim 64, got 32"),
         (["--codec", "tests.media.codecs:Inverted"], r"begun with codec 'haar'"),
     ],
 )
@@ -330,7 +332,7 @@ def test_another_version_over_it_is_refused(
     media: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("jaxload.media.preparation._VERSION", 2)
-    with pytest.raises(InputError, match=r"begun with version 1, and this is 2"):
+    with pytest.raises(InputError, match=r"begun with version 1, got 2"):
         prepare(media, prepared)
 
 
@@ -349,7 +351,7 @@ def test_too_many_bad_files_stop_it_and_lose_nothing(media: Path, tmp_path: Path
 def test_a_full_disk_is_one_line_and_loses_nothing(
     media: Path, prepared: Path, tmp_path: Path
 ):
-    """Files may not grow beyond a size that scans keep and shards do not."""
+    """Limits the size of files, so that scans can be written but not shards."""
     program = (
         "import resource, signal, sys; from jaxload import command, prepare;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
@@ -373,9 +375,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], r"--media: expected the folder"),
+        ([], r"--media: expected a folder"),
         (["--media", "none"], r"none.*no such|none: expected"),
-        (["--media", "{media}", "--out", "{media}/x"], r"lies in the folder of media"),
+        (["--media", "{media}", "--out", "{media}/x"], r"outside the media folder"),
         (["--media", "{media}", "--shard", "2/2"], r"--shard 2/2: expected I/N"),
         (["--media", "{media}", "--shard", "one"], r"--shard one: expected I/N"),
         (
@@ -429,7 +431,7 @@ def test_nothing_but_broken_links_is_one_line(tmp_path: Path):
         prepare(tmp_path / "media", tmp_path / "out", "--max-bad-share", "1")
 
 
-# --- Codecs and encoders of others ---
+# --- Plugins ---
 
 
 def test_codecs_and_text_encoders_plug_in_by_name(media: Path, tmp_path: Path):
@@ -461,7 +463,7 @@ def test_a_codec_that_fails_is_counted(
     assert "clip2.mp4,failed,RuntimeError: too wide for me" in report
 
 
-def test_too_many_failures_of_a_codec_leave_no_data_set(media: Path, tmp_path: Path):
+def test_too_many_failures_of_a_codec_leave_no_dataset(media: Path, tmp_path: Path):
     codec = ["--codec", "tests.media.codecs:FailsOnWide", "--max-bad-share", "0.16"]
     message = r"3 of 13 files are bad, such as .*expected at most 16%"
     with pytest.raises(InputError, match=message):
@@ -490,11 +492,11 @@ def test_what_failed_is_tried_again(
         (["--codec", "tests.media.codecs:FewChannels"], r"8\), expected \(.*16\)"),
         (
             ["--text-encoder", "tests.media.codecs:WrongText"],
-            r"made \(3,\), expected \(3, 1\)",
+            r"returned \(3,\), expected \(3, 1\)",
         ),
     ],
 )
-def test_what_is_fit_for_no_record_is_refused(
+def test_invalid_results_of_plugins_are_refused(
     media: Path, tmp_path: Path, plugs: list[str], message: str
 ):
     width = ["--set", "model.text_dim=1"] if "--text-encoder" in plugs else []
@@ -505,13 +507,16 @@ def test_what_is_fit_for_no_record_is_refused(
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("tests.media.codecs:Nameless", r"Nameless lacks some of what a Codec has"),
+        (
+            "tests.media.codecs:Nameless",
+            r"Nameless lacks channels, decode, encode, name",
+        ),
         ("tests.media.codecs:Demanding", r"cannot be loaded \(TypeError: "),
         ("tests.media.codecs:none", r"cannot be loaded \(AttributeError: "),
         (":x", r"cannot be loaded \(ValueError: "),
     ],
 )
-def test_a_plug_that_does_not_fit_is_one_line(
+def test_an_invalid_plugin_is_one_line(
     media: Path, tmp_path: Path, name: str, message: str
 ):
     with pytest.raises(InputError, match=message):
@@ -520,11 +525,11 @@ def test_a_plug_that_does_not_fit_is_one_line(
 
 @pytest.mark.slow
 def test_a_codec_that_dies_at_its_start_ends_it(media: Path, tmp_path: Path):
-    """Also where an earlier run was killed and has left a marker."""
+    """The second run finds the marker that the first one left behind."""
     out = tmp_path / "out"
     codec = ("--codec", "tests.media.codecs:DiesAtStart", "--workers", "1")
     for _ in range(2):
-        with pytest.raises(InputError, match=r"workers die where no file is read"):
+        with pytest.raises(InputError, match=r"die while they read no file"):
             prepare(media, out, *codec)
         for part in range(3):
             host = socket.gethostname()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.real_clips import CAPTIONS, copy_clips
 from jaxload import prepare as command
-from jaxload.codecs.codec import HaarCodec
+from jaxload.codecs.haar import HaarCodec
 from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from tests.media.media_files import moving_pattern, plain_frames, write_video
+from tests.media.real_clips import CAPTIONS, copy_clips
 
 RED = (200, 30, 30)
 UNICODE = "\u00fcn\u00efc\u00f6d\u00e9 \u4e2d\u6587 \U0001f3ac.mp4"
@@ -151,7 +151,7 @@ def test_sizes_are_as_displayed(prepared: Manifest, name: str, shape):
         ("noise.mp4", ("bad", "not an image or video")),
         ("half.png", ("bad", "damaged image")),
         ("no_index.mp4", ("bad", "damaged video")),
-        ("half.mkv", ("noted", "damaged, used up to there")),
+        ("half.mkv", ("noted", "damaged, used up to the damage")),
         ("image.png", ("noted", "no caption")),
         ("nobody.txt", ("noted", "caption with no file")),
         ("same.txt", ("noted", "several files share one caption")),
@@ -185,8 +185,8 @@ def test_real_clips(
     config = ["--config", str(root / "configs" / "clips.py"), "--workers", "2"]
     assert command.main([*options, *config]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert f"kept 71 clips of 9 files of {len(CAPTIONS)}" in shown
-    assert "2,068 decoded, 1,139 kept; left out 907 to come to the model's" in shown
+    assert f"kept 71 clips from 9 of {len(CAPTIONS)} files" in shown
+    assert "2,068 decoded, 1,139 kept; dropped 907 to reach the model's" in shown
     assert "left out 1: frame rate too low, such as rectangles.gif" in shown
     manifest = read_manifest(tmp_path / "out")
     # The rabbit stands in a green meadow, the earth in black space.

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from benchmarks.draw_workload import KINDS, draw
 from jaxload import simulate as simulate_command
 from jaxload.errors import InputError
 
@@ -17,7 +16,7 @@ WORKLOADS = sorted(
 )
 HEADER = "id,num_frames,height,width,fps\n"
 
-# Wan 2.1 14B, written down once more: forward matmuls of a sample of S tokens.
+# Independent count for Wan 2.1 14B: forward FLOPs of a sample of S tokens.
 WIDTH, DEPTH, MLP, TEXT = 5120, 40, 13_824, 512
 
 
@@ -28,7 +27,7 @@ def flops(tokens: int) -> float:
 
 @pytest.fixture
 def workload(tmp_path: Path) -> Path:
-    """Images, short clips and long videos."""
+    """Writes a manifest of images, short clips and long videos."""
     rng = np.random.default_rng(0)
     sizes = [(480, 832), (832, 480), (720, 1280), (512, 512)]
     rows = []
@@ -52,7 +51,7 @@ def test_prints_a_table_and_writes_figures(workload: Path, tmp_path: Path, capsy
     )
     printed = capsys.readouterr().out
     assert "max / mean - 1" in printed
-    assert "mixing, of a random draw" in printed
+    assert "mixing / random draw" in printed
     policies = json.loads(out.read_text())["policies"]
     assert set(policies) == {"equal-token", "dual", "knapformer", "lockstep", "mixed"}
     assert policies["lockstep"]["idle_share"] == 0.0
@@ -61,7 +60,7 @@ def test_prints_a_table_and_writes_figures(workload: Path, tmp_path: Path, capsy
         assert image.width > 600
 
 
-def test_json_stands_alone(workload: Path, capsys):
+def test_standard_output_has_only_json(workload: Path, capsys):
     arguments = ("--replicas", 2, "--steps", 3, "--policies", "equal-token", "--json")
     assert run("--workload", workload, *arguments) == 0
     content = json.loads(capsys.readouterr().out)
@@ -105,12 +104,12 @@ def test_the_schedule_can_be_checked_by_another_program(
     assert max(seen.values()) == 1
     idle = 1 - cost.mean(axis=1).sum() / cost.max(axis=1).sum()
     said = json.loads(figures.read_text())["policies"][policy]["idle_share"]
-    assert idle == pytest.approx(said, abs=2e-3)  # Embeddings are in that one too.
+    assert idle == pytest.approx(said, abs=2e-3)  # The command also counts embeddings.
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", WORKLOADS, ids=lambda path: path.stem)
-def test_reaches_what_it_promises(path: Path, tmp_path: Path):
+def test_limits_of_the_documentation_hold(path: Path, tmp_path: Path):
     def figures(*arguments: object) -> dict:
         out = tmp_path / "figures.json"
         assert run("--workload", path, *arguments, "--out", out) == 0
@@ -143,11 +142,6 @@ def test_two_budgets_halve_the_idle_share_of_few_long_shapes(
     assert found["dual"]["idle_share"] <= 0.5 * found["equal-token"]["idle_share"]
 
 
-def test_drawn_workloads_are_the_same_each_time():
-    for kind in KINDS:
-        assert draw(kind) == draw(kind)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -157,7 +151,7 @@ def test_drawn_workloads_are_the_same_each_time():
         (("--memory-headroom", 0.5), r"--memory-headroom 0.5: expected 1.0 or more"),
         (("--policies", "best"), r"--policies best: expected some of equal-token"),
         (("--replicas", 100_000), r"samples for 100000 replicas: expected at least"),
-        (("--costs", "none.json"), r"fit none.json: cannot be read"),
+        (("--costs", "none.json"), r"calibration none.json: cannot be read"),
         (("--seed", -1), r"--seed -1: expected 0 or more"),
         (("--max-buckets", 0), r"--max-buckets 0: expected 1 or more"),
         (("--flops-per-second", "inf"), r"--flops-per-second inf: expected more"),
@@ -182,7 +176,7 @@ def test_a_schedule_needs_a_policy_that_has_one(workload: Path, tmp_path: Path):
         (HEADER, "no rows|empty"),
         ("id,num_frames,height,fps\na,1,480,0\n", "width"),
         (HEADER + "a,1,480,832,0\na,1,480,832,0\n", "'a'"),
-        (HEADER + "a,1,480,832,0\nb,-5,480,832,16\n", "1 of 2 rows make no sense"),
+        (HEADER + "a,1,480,832,0\nb,-5,480,832,16\n", "1 of 2 rows are invalid"),
     ],
 )
 def test_bad_workloads_are_one_line(tmp_path: Path, text, message):
@@ -200,9 +194,7 @@ def test_a_histogram_has_no_schedule_to_write(tmp_path: Path):
         run("--workload", path, "--schedule-out", tmp_path / "s.jsonl", "--steps", 1)
 
 
-def test_lockstep_is_left_out_where_no_shape_has_a_sample_for_each(
-    workload: Path, capsys
-):
+def test_lockstep_is_left_out_if_no_shape_has_enough_samples(workload: Path, capsys):
     arguments = ("--replicas", 390, "--steps", 2, "--policies", "dual", "lockstep")
     assert run("--workload", workload, *arguments) == 0
     printed = capsys.readouterr().out

@@ -2,16 +2,16 @@
 
     python -m benchmarks.data_loading [--quick] [--only SECTION]
 
-| section | what is measured | goal |
+| section | measures | goal |
 |---|---|---|
-| throughput | samples a second, against ArrayRecord and PyTorch | 0.8 of, 2 times |
-| startup | ten million rows to the first micro-batch | 2 s |
+| throughput | samples per second | 0.8 times ArrayRecord, 2 times PyTorch |
+| startup | time from ten million rows to the first micro-batch | 2 s |
 | memory | resident memory over many epochs | flat within 5% or 20 MB |
-| stages | where the time of a sample goes | |
-| training | time that the demo waits for data | 1% of its time |
+| stages | loading time per sample, by stage | |
+| training | share of time that the demo waits for data | 1% |
 
 Goals are reported, not asserted, because other work on the machine affects them.
-PyTorch runs in an environment of its own, and is skipped if that is missing.
+PyTorch runs in a separate environment, and is skipped if that does not exist.
 """
 
 import argparse
@@ -22,13 +22,11 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.data_loading import memory, stages, startup, throughput, training
 from benchmarks.data_loading.many_rows import write_many
 from benchmarks.data_loading.samples import SCALES, Dataset, Scale, write_dataset
 from benchmarks.data_loading.torch_process import VARIABLE, TorchProcess, find_python
-from jaxload.console import phase
+from jaxload.console import Console, phase
 
 SECTIONS = ("throughput", "startup", "memory", "stages", "training")
 _MEMORY_SCALE = "small clips"
@@ -113,10 +111,9 @@ def measure_throughput(
         torch.close()
     throughput.print_table(rows, console)
     if not torch:
-        console.print(
+        console.say(
             f"No PyTorch to compare with: run `make torch`, or set {VARIABLE} to a "
-            "Python that has torch and safetensors.",
-            soft_wrap=True,
+            "Python that has torch and safetensors."
         )
 
 
@@ -174,17 +171,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.data_loading",
         description=(__doc__ or "").splitlines()[0],
     )
-    parser.add_argument("--quick", action="store_true", help="a little of everything")
-    parser.add_argument("--only", choices=SECTIONS, help="one section")
+    parser.add_argument(
+        "--quick", action="store_true", help="measure less of everything"
+    )
+    parser.add_argument("--only", choices=SECTIONS, help="measure only this section")
     args = parser.parse_args(argv)
     size = QUICK if args.quick else FULL
     sections = [args.only] if args.only else SECTIONS
     # Without a width, piped tables would be truncated to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True)
-    console.print(
-        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start",
-        highlight=False,
+    console.say(
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start"
     )
     with tempfile.TemporaryDirectory() as name:
         datasets = Datasets(size.scales, Path(name), progress)

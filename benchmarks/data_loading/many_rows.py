@@ -1,4 +1,4 @@
-"""A dataset of millions of rows, whose shards are links to one small shard."""
+"""Writes a dataset of millions of rows, whose shards are links to one small shard."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -45,16 +45,16 @@ def write_many(directory: Path, num_rows: int, advance: Callable[[int], None]) -
     rng = np.random.default_rng(0)
     path = directory / _name(0)
     writer = ArrayRecordWriter(str(path), WRITER_OPTIONS)
-    kinds = rng.integers(len(SHAPES), size=ROWS_PER_SHARD)
+    indices = rng.integers(len(SHAPES), size=ROWS_PER_SHARD)
     tokens = []
-    for kind in kinds.tolist():
-        record = draw_record(rng, SHAPES[kind], TEXT_WIDTH, MAX_TEXT_TOKENS)
+    for index in indices.tolist():
+        record = draw_record(rng, SHAPES[index], TEXT_WIDTH, MAX_TEXT_TOKENS)
         writer.write(encode_record(record))
         tokens.append(len(record.text))
     writer.close()
     first = describe_shard(path, ROWS_PER_SHARD)
     shards = [_link(directory, first, i) for i in range(num_rows // ROWS_PER_SHARD)]
-    sizes = np.array([(s.frames, s.height, s.width) for s in SHAPES])[kinds]
+    sizes = np.array([(s.frames, s.height, s.width) for s in SHAPES])[indices]
 
     def tables() -> Iterator[pa.Table]:
         for i in range(len(shards)):

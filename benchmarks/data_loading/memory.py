@@ -1,4 +1,4 @@
-"""Memory over many epochs of reading, which must not grow."""
+"""Measures memory over many epochs of reading; it must not grow."""
 
 import concurrent.futures
 import dataclasses
@@ -8,11 +8,11 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.data_loading.samples import Dataset
 from benchmarks.data_loading.throughput import open_ours
+from jaxload.console import Console
 
 MAX_GROWTH = 0.05
 MAX_GROWTH_BYTES = 20e6
@@ -79,7 +79,7 @@ def _read(dataset: Dataset, num_workers: int, num_epochs: int, every: int) -> Ro
 def _resident_bytes(pid: int) -> int:
     try:
         pages = Path(f"/proc/{pid}/statm").read_text().split()[1]
-    except (FileNotFoundError, ProcessLookupError):  # It ended.
+    except (FileNotFoundError, ProcessLookupError):  # The process has ended.
         return 0
     return int(pages) * os.sysconf("SC_PAGESIZE")
 

@@ -21,6 +21,7 @@ from jaxload.data.manifest import (
 )
 from jaxload.data.record import Record, encode_record
 from jaxload.data.source import Arrays, open_records
+from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
 
 CHANNELS = 16
@@ -32,7 +33,7 @@ WRITER_OPTIONS = "group_size:1,uncompressed"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scale:
-    """Samples of about one size."""
+    """Dataset whose samples have about the same number of bytes."""
 
     name: str
     shapes: tuple[Shape, ...]
@@ -41,10 +42,10 @@ class Scale:
     """Upper bound on the bytes of a micro-batch's latents."""
 
     num_samples: int
-    """Samples of each shape."""
+    """Number of samples per shape."""
 
     num_batches: int
-    """Micro-batches of a round."""
+    """Number of micro-batches per round."""
 
     def batch(self, shape: Shape) -> int:
         """Samples of a micro-batch."""
@@ -66,7 +67,7 @@ def latent_bytes(shape: Shape) -> int:
 
 
 def _shapes(*texts: str) -> tuple[Shape, ...]:
-    return tuple(map(Shape.parse, texts))
+    return tuple(Shape.parse(text, DEFAULT) for text in texts)
 
 
 SCALES = (
@@ -246,4 +247,4 @@ def check_batch(found: Arrays, expected: Arrays, what: str) -> None:
         if name != "id":
             bits = bits.view(np.uint16)
         if bits.shape != array.shape or not (bits == array).all():
-            raise AssertionError(f"{what}: {name!r} differs from the records'")
+            raise AssertionError(f"{what}: {name!r} differs from the dataset's records")

@@ -1,4 +1,4 @@
-"""Loading time per sample by stage, in one thread."""
+"""Measures the loading time per sample by stage, in one thread."""
 
 import dataclasses
 import statistics
@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.data_loading.samples import NUM_TEXT_TOKENS, Dataset
+from jaxload.console import Console
 from jaxload.data.record import decode_record
 from jaxload.data.source import MicroBatchSource, open_records
 
@@ -94,8 +94,8 @@ def print_table(rows: Sequence[Row], console: Console) -> None:
     """Prints the time and share of each stage."""
     table = Table(
         title="Time of a sample in one thread, by stage",
-        caption="Medians. Stages are timed by themselves; copying into the micro-batch "
-        "is what is left of the whole.",
+        caption="Medians. Stages are timed separately; the time to copy into the "
+        "micro-batch is the total minus the other stages.",
     )
     table.add_column("records")
     for column in ("KB", "time", *STAGES):

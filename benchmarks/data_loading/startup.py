@@ -1,4 +1,4 @@
-"""Start-up: the time from a manifest of millions of rows to the first micro-batch."""
+"""Measures the time from a manifest of millions of rows to the first micro-batch."""
 
 import dataclasses
 import json
@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
+
+from jaxload.console import Console
 
 MAX_SECONDS = 2.0
 WORKERS = (0, 2)
@@ -77,8 +78,8 @@ def print_table(rows: Sequence[Row], console: Console) -> None:
     table = Table(
         title=f"From a manifest of {num_rows:,} rows to the first micro-batch, in a "
         f"fresh process. Goal: under {MAX_SECONDS:.0f} s",
-        caption="Medians. Imports are not in the time; those of workers are, since "
-        "they start with the first micro-batch. Memory: the main process's most.",
+        caption="Medians. The time excludes imports of the main process, but includes "
+        "those of workers. Memory: peak of the main process.",
     )
     columns = (
         "workers",

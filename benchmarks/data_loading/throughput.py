@@ -1,4 +1,4 @@
-"""Samples per second of raw ArrayRecord, our loader, and PyTorch's.
+"""Measures samples per second of raw ArrayRecord, our loader and a PyTorch DataLoader.
 
 All three read the same rows in the same order from a warm page cache, and take turns
 within each round. Between turns, prefetching loaders have time to fill their buffers.
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.data_loading.raw import RawReaders
@@ -24,6 +23,7 @@ from benchmarks.data_loading.samples import (
     decoded_batches,
 )
 from benchmarks.data_loading.torch_process import TorchProcess, without_ids
+from jaxload.console import Console
 from jaxload.data.config import DataConfig
 from jaxload.data.loader import Loader, LoaderIterator
 
@@ -46,7 +46,7 @@ class Row:
     raw: float
     ours: float
     torch: float = math.nan
-    """NaN where there is no PyTorch."""
+    """Samples per second of PyTorch; NaN if it is not installed."""
 
     @property
     def goals(self) -> str:
@@ -62,7 +62,7 @@ def _held(held: bool) -> str:
 
 
 def open_ours(dataset: Dataset, num_workers: int, num_steps: int) -> LoaderIterator:
-    """Opens our loader, as training uses it."""
+    """Opens our loader in the same way as training does."""
     config = DataConfig(
         path=str(dataset.manifest.directory),
         num_workers=num_workers,
@@ -183,7 +183,7 @@ def check(
 def print_table(rows: Sequence[Row], console: Console) -> None:
     """Prints rates, ratios and goals."""
     table = Table(
-        title="Samples a second, from a warm page cache. Goals: at least "
+        title="Samples per second, from a warm page cache. Goals: at least "
         f"{LEAST_OF_RAW} of raw ArrayRecord, {LEAST_OF_TORCH:.0f} times PyTorch",
         caption="Medians over rounds. A consumer counts the samples and touches no "
         "array. raw: one process, or two for two workers, whose malloc "

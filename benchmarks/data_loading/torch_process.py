@@ -80,7 +80,9 @@ class TorchProcess:
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{_SCRIPT} ended at {next(iter(order))!r}; see above")
+            raise RuntimeError(
+                f"{_SCRIPT} ended at {next(iter(order))!r}; see its output above"
+            )
         return json.loads(line)
 
 

@@ -1,11 +1,10 @@
-"""Share of training time that the demo waits for data."""
+"""Measures the share of training time that the demo waits for data."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-from rich.console import Console
-
+from jaxload.console import Console
 from jaxload.training.events import STEP, read_events
 
 MAX_WAIT = 0.01
@@ -15,12 +14,12 @@ _ROOT = Path(__file__).parents[2]
 
 def measure(directory: Path, num_steps: int, config: str = "configs/demo.py") -> float:
     """Trains for some steps; returns the share of time spent waiting for data."""
-    settings = [f"data.path={directory / 'set'}", f"train.num_steps={num_steps}"]
+    assignments = [f"data.path={directory / 'set'}", f"train.num_steps={num_steps}"]
     subprocess.run(
         [
             *(sys.executable, "-m", "jaxload.train", "--config", str(_ROOT / config)),
             *("--workdir", str(directory / "run")),
-            *(part for setting in settings for part in ("--set", setting)),
+            *(part for assignment in assignments for part in ("--set", assignment)),
         ],
         check=True,
         stdout=subprocess.DEVNULL,
@@ -34,7 +33,7 @@ def measure(directory: Path, num_steps: int, config: str = "configs/demo.py") ->
 
 
 def print_wait(share: float, num_steps: int, console: Console) -> None:
-    """Prints the share, and whether the goal holds."""
+    """Prints the share, and whether the goal is met."""
     held = "held" if share <= MAX_WAIT else "[bold red]NOT HELD[/]"
     console.print(
         f"The demo waited for data {share:.2%} of {num_steps} steps' time. "

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks import h100
 from benchmarks.layer_norm_modulate import timing, traffic
+from jaxload.console import Console
 from jaxload.ops import _ffi
+from jaxload.targets.child_process import PLUGIN
 
 SHAPES = (
     (1, 32760, 1536),
@@ -77,10 +78,10 @@ def _count(progress: Progress, console: Console | None, figure: Path | None) -> 
 
 
 def _weigh(progress: Progress, console: Console | None) -> _Report:
-    if not h100.PLUGIN.is_dir() or "cuda" not in _ffi.platforms():
-        reason = "left out: needs `make cuda` and JAX's CUDA plugin; run `make bench`"
+    if not PLUGIN.is_dir() or "cuda" not in _ffi.platforms():
+        reason = "skipped: needs `make cuda` and JAX's CUDA plugin; run `make bench`"
         if console:
-            console.print(f"temporary memory: {reason}")
+            console.say(f"temporary memory: {reason}")
         return {"skipped": reason}
     task = progress.add_task("memory on an H100", total=2)
     tokens, width = BLOCK
@@ -96,7 +97,7 @@ def _weigh(progress: Progress, console: Console | None) -> _Report:
             sizes = {
                 form: f"{size / 1e6:,.0f} MB" for form, size in report[name].items()
             }
-            console.print(
+            console.say(
                 f"temporary memory of {name}, {tokens} tokens, width {width}, forward "
                 f"and backward on one H100: {sizes['kernel']} with our kernels, "
                 f"{sizes['plain']} with the plain forms"
@@ -111,15 +112,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         description=(__doc__ or "").splitlines()[0],
     )
     parser.add_argument("--json", action="store_true", help="print JSON, not tables")
-    parser.add_argument("--only", choices=SECTIONS, help="run this section alone")
+    parser.add_argument("--only", choices=SECTIONS, help="run only this section")
     parser.add_argument(
-        "--figure", type=Path, metavar="PNG", help="draw what the passes read and write"
+        "--figure",
+        type=Path,
+        metavar="PNG",
+        help="draw the bytes that each pass reads and writes",
     )
     args = parser.parse_args(argv)
     if "cpu" not in _ffi.platforms():
         sys.exit(
-            "benchmarks.layer_norm_modulate: there is no kernel to time; build the "
-            "extension with `make setup`"
+            "benchmarks.layer_norm_modulate: the extension was not built; build it "
+            "with `make setup`"
         )
 
     # Without a width, piped tables would be truncated to 80 columns.

@@ -13,9 +13,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
 from rich.table import Table
 
+from jaxload.console import Console
 from jaxload.ops.layer_norm_modulate import (
     layer_norm_modulate,
     layer_norm_modulate_reference,
@@ -59,8 +59,8 @@ class Arm:
     constants: Any
     state: Any
     steps_per_turn: int = 2
-    """Two by default, so that arrays swap buffers and XLA need not copy them back at
-    the end of a turn; one if XLA would fuse two steps."""
+    """Steps per iteration of the loop. With two, each step writes to the buffer that
+    the other reads, and XLA need not copy. With one, XLA cannot fuse two steps."""
 
     compiler_options: dict[str, str] | None = None
 
@@ -164,7 +164,7 @@ def _forward_backward(op: _Op, inputs: Inputs) -> Arm:
     return Arm(step, modulation, (*activations, *activations, *modulation))
 
 
-# The maps run in place, which is the fastest that memory allows.
+# The maps run in place: the fastest that memory bandwidth allows.
 
 
 def _forward_map(inputs: Inputs) -> Arm:
@@ -326,4 +326,4 @@ def print_table(measurements: Sequence[Measurement], console: Console):
         table.add_row("geometric mean", "", direction, "", "", "", *means, "")
     console.print(table)
     for target, is_met in targets(measurements).items():
-        console.print(f"{'met' if is_met else 'missed'}: {target}")
+        console.say(f"{'met' if is_met else 'missed'}: {target}")

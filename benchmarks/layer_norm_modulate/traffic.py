@@ -13,11 +13,12 @@ from typing import Any
 import matplotlib
 import ml_dtypes
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks import h100
+from jaxload.console import Console
 from jaxload.ops._kernel import workspace_shape
+from jaxload.targets.child_process import PLUGIN
 from tests.cuda_emulation import emulation
 
 MAX_OVER_LEAST = {"forward": 1.02, "backward": 1.05}
@@ -85,7 +86,7 @@ def _run(
 
 def has_xla() -> bool:
     """Returns True if XLA can compile for an H100 here."""
-    return h100.PLUGIN.is_dir()
+    return PLUGIN.is_dir()
 
 
 def _traffic(
@@ -147,9 +148,9 @@ def print_table(rows: Sequence[Traffic], console: Console):
         )
     console.print(table)
     if not has_xla():
-        console.print("XLA's bytes are left out: needs JAX's CUDA plugin; `make bench`")
+        console.say("XLA's bytes are skipped: need JAX's CUDA plugin; run `make bench`")
     for target, is_met in targets(rows).items():
-        console.print(f"{'met' if is_met else 'missed'}: {target}")
+        console.say(f"{'met' if is_met else 'missed'}: {target}")
 
 
 # The figure.
@@ -174,12 +175,12 @@ def draw(passes: list[Traffic], path: Path) -> None:
             (f"{traffic.direction}: jaxload", _our_parts(traffic)),
         ):
             left = 0.0
-            for kind, access, num_bytes in parts:
+            for label, access, num_bytes in parts:
                 axes.barh(
                     len(rows),
                     num_bytes / 1e6,
                     left=left,
-                    color=_COLORS[kind],
+                    color=_COLORS[label],
                     hatch="//" if access == "write" else None,
                     edgecolor="white",
                 )
@@ -191,8 +192,8 @@ def draw(passes: list[Traffic], path: Path) -> None:
             linestyle=":" if traffic.direction == "forward" else "--",
             label=f"least possible, {traffic.direction}",
         )
-    for kind, color in _COLORS.items():
-        axes.barh(0, 0, color=color, label=kind)
+    for label, color in _COLORS.items():
+        axes.barh(0, 0, color=color, label=label)
     axes.barh(0, 0, color="white", edgecolor="black", hatch="//", label="written")
     axes.set_yticks(range(len(rows)), rows)
     axes.invert_yaxis()
@@ -209,8 +210,8 @@ _Parts = list[tuple[str, str, int]]  # Legend entry, read or write, bytes.
 def _our_parts(traffic: Traffic) -> _Parts:
     parts = []
     for name, counts in traffic.ours_by_array.items():
-        kind = "x, dy, y, dx" if name in ("x", "dy", "y", "dx") else "all else"
-        parts += zip((kind, kind), ("read", "write"), counts, strict=True)
+        label = "x, dy, y, dx" if name in ("x", "dy", "y", "dx") else "all else"
+        parts += zip((label, label), ("read", "write"), counts, strict=True)
     return _merged(parts)
 
 
@@ -221,18 +222,18 @@ def _xla_parts(traffic: Traffic) -> _Parts:
         for access, arrays in (("read", kernel["reads"]), ("write", kernel["writes"])):
             for array, num_bytes in arrays.items():
                 large = math.prod(map(int, array[:-1].split("[")[1].split(",")))
-                kind = "all else"
+                label = "all else"
                 if large == num_elements:
                     is_copy = array.startswith("f32") and traffic.dtype != "float32"
-                    kind = "float32 copies of x" if is_copy else "x, dy, y, dx"
-                parts.append((kind, access, num_bytes))
+                    label = "float32 copies of x" if is_copy else "x, dy, y, dx"
+                parts.append((label, access, num_bytes))
     return _merged(parts)
 
 
 def _merged(parts: _Parts) -> _Parts:
     """Sums the bytes of equal entries, and sorts them as in the legend."""
     totals: dict[tuple[str, str], int] = {}
-    for kind, access, num_bytes in parts:
-        totals[kind, access] = totals.get((kind, access), 0) + num_bytes
-    order = [(kind, access) for kind in _COLORS for access in ("read", "write")]
+    for label, access, num_bytes in parts:
+        totals[label, access] = totals.get((label, access), 0) + num_bytes
+    order = [(label, access) for label in _COLORS for access in ("read", "write")]
     return [(*key, totals[key]) for key in order if totals.get(key)]

@@ -21,22 +21,20 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from benchmarks.data_loading.torch_process import find_python
 from benchmarks.models import attention, compile_time, h100, loading, speed
-from jaxload.console import phase
+from jaxload.console import Console, phase
 
 
 def measure_speed(console: Console, progress: Console) -> None:
     """Measures and prints times against diffusers."""
     what, python = speed.missing_tools(), find_python()
     if what or python is None:
-        console.print(f"speed: {what}", highlight=False)
+        console.say(f"speed: {what}")
         return
     rows = []
     counts = speed.core_counts()
-    with phase(progress, "running beside diffusers", len(counts)) as advance:
+    with phase(progress, "running with diffusers", len(counts)) as advance:
         for num_cores in counts:
             rows += speed.measure(python, num_cores)
             advance()
@@ -72,7 +70,7 @@ def measure_h100(console: Console, progress: Console) -> None:
     """Compiles for H100s and prints the memory of each case."""
     what = h100.missing_tools()
     if what:
-        console.print(f"h100: {what}", highlight=False)
+        console.say(f"h100: {what}")
         return
     findings = []
     total = len(h100.CASES) * len(h100.REMATS)
@@ -99,14 +97,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.models",
         description=(__doc__ or "").splitlines()[0],
     )
-    parser.add_argument("--only", choices=SECTIONS, help="one section")
+    parser.add_argument("--only", choices=SECTIONS, help="run only this section")
     args = parser.parse_args(argv)
     # Without a width, piped tables would be truncated to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True)
-    console.print(
-        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start",
-        highlight=False,
+    console.say(
+        f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} at the start"
     )
     for name in [args.only] if args.only else SECTIONS:
         SECTIONS[name](console, progress)

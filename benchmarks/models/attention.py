@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from rich.console import Console
 from rich.table import Table
 
+from jaxload.console import Console
 from jaxload.ops.attention import attention, attention_reference
 from jaxload.testing import assert_trees_close
 
@@ -56,7 +56,7 @@ def _memory_table() -> Table:
     table = Table(
         title=f"Attention on CPU, 1 sample, {_NUM_HEADS} heads of {_HEAD_WIDTH}, "
         f"float32. Goal: growth of at most {MAX_GROWTH}",
-        caption="Peak is what a process grew by, results included.",
+        caption="Peak is the growth of resident memory, including results.",
     )
     columns = ("", *(f"{n:,} tokens" for n in NUM_TOKENS), "growth")
     for column in columns:
@@ -119,8 +119,8 @@ def _function(direction: str, form: Callable[..., Any]) -> Callable[..., Any]:
 
 def _time_table() -> Table:
     table = Table(
-        title=f"Time of the same, medians of {_NUM_ROUNDS} rounds that take turns. "
-        "Gradients are with the forward pass",
+        title=f"Time of the same calls, medians of {_NUM_ROUNDS} interleaved rounds. "
+        "Gradients include the forward pass",
     )
     for column in ("", "tokens", "ours", "plain form", "plain / ours"):
         table.add_column(column, justify="right" if column else "left")

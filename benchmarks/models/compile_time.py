@@ -3,7 +3,7 @@
     python -m benchmarks.models.compile_time
 
 Blocks are stacked and scanned, so that only one is traced and compiled at any depth.
-Depths take turns within each round, without compile caches.
+Each round measures all depths, without compile caches.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import jax
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.models.h100 import make_lowering, one_sample_each
+from jaxload.console import Console
 from jaxload.models import WanConfig
 from jaxload.parallel.config import MeshConfig
 

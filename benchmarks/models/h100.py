@@ -7,7 +7,7 @@ A step is the trainer's two programs, micro-step and update. The bytes of a micr
 are counted as in jaxload.planning.footprint: its arguments, which include the gradient
 sums, its temporaries, and the optimizer state. The update has the whole state as
 arguments. On several GPUs, parameters, gradients and optimizer state are sharded by
-jaxload.parallel.sharding. Needs the tools that benchmarks.h100 needs.
+jaxload.parallel.sharding_rules. Needs the tools that benchmarks.h100 needs.
 """
 
 import dataclasses
@@ -19,17 +19,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
-from rich.console import Console
 from rich.table import Table
 
-from benchmarks import h100
 from jaxload import targets
 from jaxload.balance.program import Grid, Program, Remat
+from jaxload.console import Console
 from jaxload.models import ModelConfig, WanConfig, preset
 from jaxload.ops import _ffi
 from jaxload.parallel.config import MeshConfig
 from jaxload.parallel.placement import place
 from jaxload.planning.footprint import UPDATE, program_bytes, resident_bytes
+from jaxload.shapes.geometry import Sizes
+from jaxload.targets.child_process import PLUGIN, run_python
 from jaxload.training.config import FlowConfig, OptimizerConfig
 from jaxload.training.lowering import Lowering, bytes_per_device
 from jaxload.training.step import make_trainer
@@ -97,7 +98,7 @@ class Finding:
         return max(self.micro_step, self.update)
 
     @property
-    def fits(self) -> bool:
+    def is_small_enough(self) -> bool:
         """True if the peak is at most USABLE_BYTES."""
         return self.total <= USABLE_BYTES
 
@@ -153,13 +154,13 @@ def make_lowering(config: ModelConfig, mesh: MeshConfig, devices: list) -> Lower
     return Lowering(trainer, place(mesh, devices))
 
 
-def one_sample_each(lowering: Lowering, latent: Sequence[int], remat: Remat) -> Program:
+def one_sample_each(lowering: Lowering, latent: Sizes, remat: Remat) -> Program:
     """Returns the program with one sample per device of a group."""
     layout = lowering.placement.layout
     return Program(form=Grid(*latent), batch=layout.batch, layout=layout, remat=remat)
 
 
-_KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all")
+_COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all")
 
 
 def collectives(text: str) -> dict[str, list[str]]:
@@ -168,18 +169,18 @@ def collectives(text: str) -> dict[str, list[str]]:
     Shapes of asynchronous collectives include operands, which are in the same tuple.
     """
     found = {}
-    for kind in (*_KINDS, "collective-permute"):
-        types = re.findall(rf" = (.*?) {kind}(?:-start)?\(", text)
+    for name in (*_COLLECTIVES, "collective-permute"):
+        types = re.findall(rf" = (.*?) {name}(?:-start)?\(", text)
         shapes = sorted(set(re.findall(r"\w+\[([\d,]*)\]", " ".join(types))))
         if shapes:
-            found[kind] = shapes
+            found[name] = shapes
     return found
 
 
 def measure(case: str, remat: Remat, *options: int) -> Finding:
     """Runs `find` in a process that can compile for GPUs."""
     arguments = [case, remat, *map(str, options)]
-    report = h100.run_python("-m", "benchmarks.models.h100", *arguments)
+    report = run_python("-m", "benchmarks.models.h100", *arguments)
     return Finding(**json.loads(report))
 
 
@@ -187,16 +188,16 @@ def missing_tools() -> str | None:
     """Returns the missing build product and its make target, or None."""
     if "cuda" not in _ffi.platforms():
         return "jaxload._ffi was built without CUDA; run `make cuda`"
-    if not h100.PLUGIN.is_dir():
-        return "JAX's CUDA plugin is not there; run `make .venv/.h100`"
+    if not PLUGIN.is_dir():
+        return "JAX's CUDA plugin is not installed; run `make .venv/.h100`"
     return None
 
 
 def print_table(findings: Sequence[Finding], console: Console) -> None:
-    """Prints the memory of each case, and if a GPU can hold it."""
+    """Prints the memory of each case, and whether a GPU has enough."""
     table = Table(
         title="A step of 32,760 tokens on each H100, compiled: GB of a device",
-        caption=f"* the policy that the preset names. Fits: up to "
+        caption=f"* the policy of the preset. Fits: up to "
         f"{USABLE_BYTES / 1e9:.0f} GB, with XLA_CLIENT_MEM_FRACTION=0.95",
     )
     table.add_column("")
@@ -215,7 +216,9 @@ def print_table(findings: Sequence[Finding], console: Console) -> None:
     for name, part in parts.items():
         table.add_row(name, *(f"{part(finding) / 1e9:.1f}" for finding in findings))
     table.add_row("of the card", *(f"{f.total / f.capacity:.0%}" for f in findings))
-    table.add_row("fits", *("yes" if f.fits else "[bold red]NO[/]" for f in findings))
+    table.add_row(
+        "fits", *("yes" if f.is_small_enough else "[bold red]NO[/]" for f in findings)
+    )
     table.add_row("compiled in", *(f"{f.compile_seconds:.0f} s" for f in findings))
     console.print(table)
 
@@ -229,7 +232,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     findings = [measure(case, remat) for case in CASES for remat in REMATS]
     print_table(findings, Console())
-    return 0 if all(f.fits for f in findings if f.is_preset) else 1
+    return 0 if all(f.is_small_enough for f in findings if f.is_preset) else 1
 
 
 if __name__ == "__main__":

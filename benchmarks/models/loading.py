@@ -1,6 +1,6 @@
 """Memory and time of loading and saving a model's weights.
 
-    python -m benchmarks.models.loading
+    python -m benchmarks.models.loading [--json]
 
 A file of random bfloat16 weights, 2 GB by default, is loaded and saved in a separate
 process. Neither may hold the model in memory twice.
@@ -9,6 +9,7 @@ process. Neither may hold the model in memory twice.
 import argparse
 import concurrent.futures
 import dataclasses
+import json
 import multiprocessing
 import sys
 import tempfile
@@ -21,13 +22,13 @@ import jax
 import ml_dtypes
 import numpy as np
 from flax import nnx
-from rich.console import Console
 from rich.table import Table
 
+from jaxload.console import Console
 from jaxload.models import WanConfig, WanTransformer, weights
+from jaxload.models.wan.weights import WAN
 from jaxload.models.weights import files, names
 from jaxload.models.weights.variables import variables_of
-from jaxload.models.weights.wan import WAN
 
 Result = TypeVar("Result")
 MAX_LOADING = 1.3
@@ -155,13 +156,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs `python -m benchmarks.models.loading`; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--depth", type=int, default=CONFIG.depth, help="blocks")
+    parser.add_argument("--width", type=int, default=CONFIG.width, help="channels")
+    parser.add_argument("--mlp-width", type=int, default=CONFIG.mlp_width)
+    parser.add_argument("--json", action="store_true", help="print JSON, not a table")
     args = parser.parse_args(argv)
-    config = dataclasses.replace(CONFIG, depth=args.depth)
+    config = dataclasses.replace(
+        CONFIG,
+        width=args.width,
+        depth=args.depth,
+        num_heads=args.width // CONFIG.head_width,
+        mlp_width=args.mlp_width,
+    )
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory, "model.safetensors")
         write_random(path, config)
         rows = measure(path, config)
-    print_table(rows, Console())
+    if args.json:
+        print(json.dumps([dataclasses.asdict(row) for row in rows]))
+    else:
+        print_table(rows, Console())
     return 0 if all(row.held for row in rows) else 1
 
 

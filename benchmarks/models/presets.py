@@ -3,10 +3,10 @@
     python -m benchmarks.models.presets              # the table of docs/models.md
     python -m benchmarks.models.presets NAME FxHxW   # bytes of one entry
 
-FLOPs are those of a sample's forward and backward pass, with the preset's own remat
-policy. Bytes are per device, for eight H100s that share the model (FSDP), with one
-sample on each: those of the compiled gradient program, plus AdamW's state and the
-trainer's gradient sums. Needs the tools that benchmarks.h100 needs.
+FLOPs are of one sample's forward and backward pass, with the preset's own remat policy.
+Bytes are per device, for eight H100s that share the model (FSDP), with one sample on
+each: the bytes of the compiled gradient program, plus AdamW's state and the trainer's
+gradient sums. Needs the tools that benchmarks.h100 needs.
 """
 
 import math
@@ -17,19 +17,19 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.stages import Compiled
-from rich.console import Console
 
-from benchmarks import h100
 from benchmarks.models.h100 import USABLE_BYTES, missing_tools
 from jaxload import targets
-from jaxload.console import phase
-from jaxload.models import PRESETS, ModelConfig, WanConfig, make_model, preset
+from jaxload.console import Console, phase
+from jaxload.models import ModelConfig, all_presets, family_of, make_model, preset
 from jaxload.parallel.config import MeshConfig
 from jaxload.parallel.placement import place
-from jaxload.parallel.sharding import sharded
-from jaxload.planning.analytic_cost import NUM_IMAGE_TOKENS, analytic_cost
+from jaxload.parallel.sharding_rules import sharded
+from jaxload.planning.analytic_cost import analytic_cost
 from jaxload.planning.footprint import program_bytes
+from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
+from jaxload.targets.child_process import run_python
 
 NUM_DEVICES = 8
 # Latents of 1, 33 and 81 frames of 480 x 832, and of 81 of 720 x 1280.
@@ -83,30 +83,23 @@ def _input_shapes(config: ModelConfig, shape: Shape) -> dict[str, tuple[int, ...
         "timestep_B": (),
         "text_BTE": (config.num_text_tokens, config.text_dim),
     }
-    if isinstance(config, WanConfig):
-        if config.image_dim:
-            tokens = config.num_image_positions or NUM_IMAGE_TOKENS
-            shapes["image"] = (tokens, config.image_dim)
-    else:
-        shapes["pooled"] = (config.pooled_dim,)
-        if config.guidance:
-            shapes["guidance"] = ()
-    return shapes
+    return shapes | dict(family_of(config).extra_inputs(config))
 
 
 def measure(name: str, shape: Shape) -> int:
     """Runs `device_bytes` in a process that can compile for GPUs."""
     module = "benchmarks.models.presets"
-    return int(h100.run_python("-m", module, name, str(shape)))
+    return int(run_python("-m", module, name, str(shape)))
 
 
 def print_table(progress: Console) -> None:
     """Prints the table of docs/models.md."""
-    with phase(progress, "compiling for H100s", len(PRESETS) * len(SHAPES)) as advance:
+    presets = all_presets()
+    with phase(progress, "compiling for H100s", len(presets) * len(SHAPES)) as advance:
         shapes = (f"{shape}: {shape.tokens:,} tokens" for shape in SHAPES)
         print("| preset | parameters |", *(f"{shape} |" for shape in shapes))
         print("|---|---|" + "---|" * len(SHAPES))
-        for name, config in PRESETS.items():
+        for name, config in presets.items():
             cells = [f"`{name}`", f"{num_parameters(config):,}"]
             assert config.remat != "auto"
             cost = analytic_cost(config).laws[config.remat]
@@ -130,7 +123,7 @@ def main(argv: Sequence[str]) -> int:
     """Runs `python -m benchmarks.models.presets`; returns the exit code."""
     if argv:
         name, shape = argv
-        print(device_bytes(preset(name), Shape.parse(shape)))
+        print(device_bytes(preset(name), Shape.parse(shape, DEFAULT)))
         return 0
     what = missing_tools()
     if what:

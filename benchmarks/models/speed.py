@@ -25,14 +25,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from rich.console import Console
 from rich.table import Table
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.data_loading.torch_process import find_python
+from jaxload.console import Console
 from jaxload.models import WanConfig, WanTransformer, weights
 
-KINDS = ("forward", "backward")
+DIRECTIONS = ("forward", "backward")
 NUM_CORES = (1, 2)
 MAX_RATIO = 1.0
 NUM_ROUNDS = 7
@@ -57,7 +57,7 @@ class Row:
     """Median seconds of a forward, or forward and backward, pass."""
 
     num_cores: int
-    kind: str
+    direction: str
     ours: float
     diffusers: float
 
@@ -114,10 +114,10 @@ class Ours:
         """Returns the gradients and the velocity."""
         return jax.block_until_ready(self._backward(self._params, self._inputs))
 
-    def seconds(self, kind: str) -> float:
+    def seconds(self, direction: str) -> float:
         """Returns the duration of one call, in seconds."""
         start = time.perf_counter()
-        {"forward": self.forward, "backward": self.backward}[kind]()
+        {"forward": self.forward, "backward": self.backward}[direction]()
         return time.perf_counter() - start
 
 
@@ -176,29 +176,31 @@ def _measure(python: Path, num_cores: int, num_rounds: int) -> list[Row]:
             _open(theirs, model, inputs, Path(directory))
             _check(ours, theirs, Path(directory))
         seconds: dict[str, dict[str, list[float]]] = {
-            kind: {"ours": [], "diffusers": []} for kind in KINDS
+            direction: {"ours": [], "diffusers": []} for direction in DIRECTIONS
         }
         for i in range(num_rounds + 1):
-            for kind in KINDS:
+            for direction in DIRECTIONS:
                 turns = {
-                    "ours": lambda kind=kind: ours.seconds(kind),
-                    "diffusers": lambda kind=kind: theirs.ask(run=kind)["seconds"],
+                    "ours": lambda direction=direction: ours.seconds(direction),
+                    "diffusers": lambda direction=direction: theirs.ask(run=direction)[
+                        "seconds"
+                    ],
                 }
                 for name in list(turns)[:: 1 if i % 2 else -1]:
                     time.sleep(_PAUSE)
                     taken = turns[name]()
                     if i:  # The first round is warm-up.
-                        seconds[kind][name].append(taken)
+                        seconds[direction][name].append(taken)
     finally:
         theirs.close()
     return [
         Row(
             num_cores,
-            kind,
-            ours=statistics.median(seconds[kind]["ours"]),
-            diffusers=statistics.median(seconds[kind]["diffusers"]),
+            direction,
+            ours=statistics.median(seconds[direction]["ours"]),
+            diffusers=statistics.median(seconds[direction]["diffusers"]),
         )
-        for kind in KINDS
+        for direction in DIRECTIONS
     ]
 
 
@@ -262,7 +264,7 @@ def print_table(rows: list[Row], console: Console) -> None:
     names = {"forward": "forward", "backward": "forward and backward"}
     for row in rows:
         table.add_row(
-            names[row.kind],
+            names[row.direction],
             str(row.num_cores),
             f"{1e3 * row.ours:.0f}",
             f"{1e3 * row.diffusers:.0f}",
@@ -276,10 +278,10 @@ def missing_tools() -> str | None:
     """Returns a message with the make target if diffusers is missing, else None."""
     python = find_python()
     if python is None:
-        return "diffusers is not there; run `make torch`"
+        return "diffusers is not installed; run `make torch`"
     command = [python, "-c", "import diffusers"]
     done = subprocess.run(command, capture_output=True, check=False)
-    return "diffusers is not there; run `make torch`" if done.returncode else None
+    return "diffusers is not installed; run `make torch`" if done.returncode else None
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
-"""FLOPs of a transformer's matmuls, from its dimensions alone."""
+"""FLOPs of a transformer's matmuls, computed from its dimensions."""
 
-import dataclasses
+import math
 from typing import Any, Protocol, runtime_checkable
 
 from jaxload.balance.cost import CostLaw
@@ -27,134 +27,6 @@ class Architecture(Protocol):
     def attention(self) -> Flops:
         """Returns the forward FLOPs of attention within the sequence."""
         ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CrossArchitecture:
-    """Blocks of self-attention, cross-attention and an MLP, as in Wan.
-
-    Cross-attention is to the text and, if the model takes one, to an image.
-    """
-
-    width: int
-    depth: int
-    mlp_width: int
-    num_text_tokens: int
-    text_dim: int
-    channels: int = 16
-    condition_channels: int = 0
-    image_dim: int = 0
-    num_image_tokens: int = 0
-    time_width: int = 256
-
-    def embeddings(self) -> Flops:
-        """Returns the forward FLOPs outside of the blocks."""
-        width, text = self.width, self.num_text_tokens
-        # Time embedding: two layers, then one that gives the blocks six modulations.
-        time = 2 * width * (self.time_width + 7 * width)
-        image = 2 * self.num_image_tokens * self.image_dim * (self.image_dim + width)
-        return _patches(
-            width, self.channels + self.condition_channels, self.channels
-        ) + Flops(per_sample=2 * text * width * (self.text_dim + width) + time + image)
-
-    def matrices(self) -> list[Matrix]:
-        """Returns the weight matrices of all blocks."""
-        depth, num_keys = self.depth, self.num_text_tokens + self.num_image_tokens
-        matrices = _mlp(self.width, self.mlp_width, per_token=depth)
-        # Both attentions apply q and out to the tokens. Self-attention also applies k
-        # and v to the tokens; cross-attention applies its k and v to text and image.
-        for target in ("q", "out"):
-            matrices.append(_square(self.width, target, per_token=2 * depth))
-        for target in ("k", "v"):
-            matrices.append(_square(self.width, target, per_token=depth))
-            matrices.append(
-                _square(
-                    self.width,
-                    target,
-                    per_sample=depth * num_keys,
-                    behind_adapters=False,
-                )
-            )
-        return matrices
-
-    def cross_attention(self) -> Flops:
-        """Returns the forward FLOPs of attention to keys outside of the sequence."""
-        num_keys = self.num_text_tokens + self.num_image_tokens
-        return self.depth * Flops(per_token=4 * num_keys * self.width)
-
-    def attention(self) -> Flops:
-        """Returns the forward FLOPs of attention within the sequence."""
-        return self.depth * Flops(per_token_squared=4 * self.width)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class JointArchitecture:
-    """Attention over text and latent tokens as one sequence, as in MMDiTs.
-
-    Double blocks have separate weights for text and latent tokens; single blocks share
-    one set. Refiner blocks see the text alone.
-    """
-
-    width: int
-    num_double_blocks: int
-    num_single_blocks: int
-    num_refiner_blocks: int
-    mlp_width: int
-    num_text_tokens: int
-    text_dim: int
-    pooled_dim: int
-    guidance: bool
-    channels: int = 16
-    time_width: int = 256
-
-    def embeddings(self) -> Flops:
-        """Returns the forward FLOPs outside of the blocks."""
-        width, text = self.width, self.num_text_tokens
-        time = 2 * width * (self.time_width + width)
-        pooled = 2 * width * (self.pooled_dim + self.text_dim + 2 * width)
-        head = 4 * width**2
-        # Time is embedded twice, for the blocks and for the refiner; guidance is
-        # embedded like time.
-        conditions = (3 if self.guidance else 2) * time + pooled + head
-        return _patches(width, self.channels, self.channels) + Flops(
-            per_sample=2 * text * width * self.text_dim + conditions
-        )
-
-    def matrices(self) -> list[Matrix]:
-        """Returns the weight matrices of all blocks."""
-        width, text = self.width, self.num_text_tokens
-        double, single = self.num_double_blocks, self.num_single_blocks
-        both = {"per_token": double + single, "per_sample": text * (double + single)}
-        matrices = [_square(width, target, **both) for target in ("q", "k", "v")]
-        in_double = {"per_token": double, "per_sample": text * double}
-        matrices.append(_square(width, "out", **in_double))
-        matrices += _mlp(width, self.mlp_width, **in_double)
-        # Single blocks fuse `out` with the second matrix of the MLP.
-        in_single = {"per_token": single, "per_sample": text * single}
-        hidden, out = _mlp(width, self.mlp_width, **in_single)
-        rows = width + self.mlp_width
-        matrices += [hidden, dataclasses.replace(out, rows=rows, target="out")]
-        # Twelve modulations per double block and three per single block. Each refiner
-        # block has q, k, v, out, an MLP four times as wide, and two modulations.
-        refiner = self.num_refiner_blocks
-        num_vectors = 12 * double + 3 * single + (12 * text + 2) * refiner
-        others = _square(width, None, per_sample=num_vectors, behind_adapters=False)
-        return [*matrices, others]
-
-    def cross_attention(self) -> Flops:
-        """Returns the forward FLOPs of attention to keys outside of the sequence."""
-        return Flops()
-
-    def attention(self) -> Flops:
-        """Returns the forward FLOPs of attention within the sequence."""
-        text = self.num_text_tokens
-        num_blocks = self.num_double_blocks + self.num_single_blocks
-        per_pair = 4 * self.width
-        return num_blocks * Flops(
-            per_sample=per_pair * text**2,
-            per_token=2 * per_pair * text,
-            per_token_squared=per_pair,
-        ) + Flops(per_sample=self.num_refiner_blocks * per_pair * text**2)
 
 
 def analytic_law(
@@ -186,11 +58,13 @@ def analytic_law(
     )
 
 
-def _square(width: int, target: str | None, **uses: Any) -> Matrix:
+def square_matrix(width: int, target: str | None, **uses: Any) -> Matrix:
+    """Returns a matrix from the model width to itself; `uses` are fields of Matrix."""
     return Matrix(rows=width, columns=width, target=target, **uses)
 
 
-def _mlp(width: int, mlp_width: int, **uses: Any) -> list[Matrix]:
+def mlp_matrices(width: int, mlp_width: int, **uses: Any) -> list[Matrix]:
+    """Returns the two matrices of a block's MLP; `uses` are fields of Matrix."""
     return [
         Matrix(rows=width, columns=mlp_width, target="mlp_in", **uses),
         Matrix(
@@ -199,6 +73,12 @@ def _mlp(width: int, mlp_width: int, **uses: Any) -> list[Matrix]:
     ]
 
 
-def _patches(width: int, in_channels: int, out_channels: int) -> Flops:
-    """Returns the forward FLOPs of the 2x2 patch embedding and of its inverse."""
-    return Flops(per_token=8 * (in_channels + out_channels) * width)
+def patch_flops(width: int, patch: tuple[int, int, int], channels: int) -> Flops:
+    """Returns the forward FLOPs of the patch embedding and of its inverse.
+
+    Args:
+        width: Model width.
+        patch: Latent frames, rows and columns per token.
+        channels: Latent channels of input and output together.
+    """
+    return Flops(per_token=2 * math.prod(patch) * channels * width)

@@ -45,14 +45,14 @@ def choose_batches(
         config: Rule and budgets.
         cost_model: Cost of a program.
         num_replicas: Number of replicas that samples are divided among.
-        together: True if all replicas run a form at once, which takes samples for one
-            micro-batch per replica.
+        together: True if all replicas run the same form at once, so that a form needs
+            samples for one micro-batch per replica.
     """
     programs = [limit.program for limit in limits]
     unit = np.array([limit.unit for limit in limits])
-    # A unit is the smallest batch; `fits`, `limit` and `batch` count units.
+    # A unit is the smallest batch; `max_units`, `limit` and `batch` count units.
     samples = np.array([limit.samples_per_device for limit in limits])
-    fits = np.array([limit.max_units for limit in limits])
+    max_units = np.array([limit.max_units for limit in limits])
     check_memory(limits, config)
     exponent = 0.0
     if config.rule == "dual":
@@ -60,7 +60,7 @@ def choose_batches(
     price = _Prices(config.rule, cost_model, exponent)
     prices = samples * [price.sample(program) for program in programs]
     available = np.array(num_samples) // (num_replicas if together else 1) // unit
-    limit = np.maximum(1, np.minimum(fits, available))
+    limit = np.maximum(1, np.minimum(max_units, available))
     if config.rule == "equal-token":
         budget, batch = 0.0, limit
     else:
@@ -76,7 +76,7 @@ def choose_batches(
                 num_replicas,
             )
         batch = _batches(prices, limit, budget)
-    over = fits < 1
+    over = max_units < 1
     if budget:
         over |= prices > budget * (1 + 1e-9)
     sizes = (batch * unit).astype(int).tolist()
@@ -97,7 +97,7 @@ def choose_batches(
 
 def check_memory(limits: Sequence[Limit], config: BalanceConfig) -> None:
     """Refuses a memory budget that is too small for every form."""
-    if any(limit.fits for limit in limits):
+    if any(limit.within_budget for limit in limits):
         return
     smallest = min((limit.program for limit in limits), key=lambda p: p.tokens)
     budget = "memory of a device (balance.max_bytes)"
@@ -115,7 +115,7 @@ def check_memory(limits: Sequence[Limit], config: BalanceConfig) -> None:
 
 
 class _Prices:
-    """Price of one sample per device, as charged to the compute budget of a rule."""
+    """Price of one sample per device, in the unit of a rule's compute budget."""
 
     def __init__(self, rule: Rule, cost_model: CostModel, exponent: float):
         self._exponent = exponent if rule == "dual" else None

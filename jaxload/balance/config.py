@@ -14,9 +14,9 @@ class BalanceConfig:
     """Budgets, and the choice of shapes, batch sizes and deal."""
 
     max_tokens: int = 0
-    """Memory budget per device, in tokens of one micro-batch; 0: bytes alone. More
-    allows larger batches and risks running out of memory. Required if the device does
-    not report its memory and max_bytes is 0."""
+    """Memory budget per device, in tokens of one micro-batch; 0: limited only by
+    bytes. More allows larger batches and risks running out of memory. Required if the
+    device does not report its memory and max_bytes is 0."""
 
     max_bytes: int = 0
     """Memory budget per device, in bytes; programs are compiled to check it. 0: memory
@@ -38,28 +38,29 @@ class BalanceConfig:
     dealt so that all finish together, and more programs may be compiled."""
 
     rule: Rule = "dual-cost"
-    """Rule for the batch sizes of lockstep: the memory budget alone (equal-token), or
-    also a compute budget on tokens^exponent (dual) or on the cost model (dual-cost)."""
+    """Rule for the batch sizes of lockstep: only the memory budget (equal-token), or
+    also a compute budget on tokens^exponent (dual) or on the cost model (dual-cost).
+    The dual rules shrink batches of long samples, so that all take similar times."""
 
     costs: str = "analytic"
     """Source of program costs: analytic (FLOPs of the model), measure (timings on these
     devices before planning), or the path of a file written by jaxload.calibrate."""
 
     measure_seconds: float = 300.0
-    """Seconds that costs=measure may take; more give a better regression and a later
-    start."""
+    """Approximate duration of costs=measure, in seconds. More gives more accurate costs
+    and delays the start of the run."""
 
     exponent: float = 0.0
     """Power of the tokens in the rule `dual`, 1.0 or more; 0: regressed from the cost
     model. More shrinks batches of long samples relative to those of short ones."""
 
     max_buckets: int = 32
-    """Number of shapes to keep; more keep more of the content and compile more
-    programs. Samples that suit no kept shape are dropped and counted."""
+    """Maximum number of shapes. More keeps more of the content and compiles more
+    programs. Samples that suit no chosen shape are dropped and counted."""
 
     max_programs: int = 0
-    """Number of programs of a mixed plan, in which a shape may have several batch
-    sizes; 0: twice max_buckets. More let replicas finish closer together and take
+    """Maximum number of programs in a mixed plan, where a shape may have several batch
+    sizes; 0: twice max_buckets. More lets replicas finish closer together and takes
     longer to compile."""
 
     batch_multiple: int = 1
@@ -81,12 +82,12 @@ class BalanceConfig:
         if self.max_compute_tokens < 0:
             raise InputError(
                 f"balance.max_compute_tokens={self.max_compute_tokens}: expected 0 "
-                "or more; 0 has the budget searched"
+                "or more; 0 searches for the budget"
             )
         if self.exponent and self.exponent < 1.0:
             raise InputError(
-                f"balance.exponent={self.exponent}: expected 1.0 or more, or 0 to have "
-                "it regressed; cost grows at least with the number of tokens"
+                f"balance.exponent={self.exponent}: expected 1.0 or more, or 0 to "
+                "regress it; cost grows at least with the number of tokens"
             )
         if not 0.0 <= self.reserve < 1.0:
             raise InputError(

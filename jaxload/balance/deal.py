@@ -1,11 +1,11 @@
 """Deals an epoch over replicas and steps so that a step's replicas finish together.
 
-A replica-step is what one replica runs in one step: a pattern of micro-batches. If all
-patterns cost the same, no replica waits, whichever patterns meet in a step. Patterns
-are therefore chosen for the whole epoch at once: each costs about the budget, and
-together they use every sample. Samples that do not divide evenly are packed into a few
-patterns that run once an epoch. The size of the deal does not grow with the number of
-samples.
+A replica-step is one pattern of micro-batches, run by one replica in one step. If all
+patterns cost the same, no replica waits, whichever patterns share a step. Patterns are
+therefore chosen for the whole epoch at once: each pattern costs about the budget, and
+all patterns together use every sample. Samples that do not divide evenly are packed
+into a few patterns that run once an epoch. The size of the deal does not grow with the
+number of samples.
 """
 
 import dataclasses
@@ -14,20 +14,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxload.balance.packing import fill_bins
+from jaxload.balance.bins import fill_bins
 from jaxload.balance.pattern import BatchOption, Deal, Pattern
 from jaxload.balance.rounding import deal_idle, round_deal
 from jaxload.errors import InputError
 
 _GOOD_ENOUGH = 0.002  # Idle share at which no more batch sizes are added.
-_TOO_MUCH = 0.02  # Idle share at which budgets beyond the memory are tried.
+_TOO_MUCH = 0.02  # Idle share above which budgets for several micro-batches are tried.
 _COARSE, _FINE = 1_500, 20_000  # Units per budget that costs are rounded to.
-_PENALTY = 2e-4  # Budgets charged per micro-batch, to prefer one large to two small.
+_PENALTY = 2e-4  # Budgets charged per micro-batch, to prefer one large one to two.
 _REPEATS = 2e-3  # Budgets charged per repeat in a pattern, to prefer mixed patterns.
 _NUM_BUDGETS = 6
 _NUM_REFINED = 3  # Budgets that are also tried with more batch sizes.
-_SMALL_PIECES = 8  # Least micro-batches per shape, in the last attempt of a deal.
-_MIN_EVEN = 0.6  # Least share of the largest batch that a more even batch may have.
+_MANY_BATCHES = 8  # Least micro-batches per shape, in the last attempt of a deal.
+_MIN_EVEN = 0.6  # Smallest batch that may replace the largest, as a share of it.
 _LADDER = (1, 2, 3, 4, 6, 8)  # Batch sizes, in units, to try besides the largest.
 
 
@@ -70,8 +70,8 @@ def make_deal(
     # If a shape has few samples, its last micro-batch is far from full. Batch sizes
     # that nearly divide the number of samples leave fewer gaps, and small batches leave
     # small gaps.
-    for pieces in (0, 1, _SMALL_PIECES):
-        solver = _Solver(supplies, fixed, accumulate, num_replicas, pieces)
+    for min_batches in (0, 1, _MANY_BATCHES):
+        solver = _Solver(supplies, fixed, accumulate, num_replicas, min_batches)
         deals.append(_deal(solver, max_programs, budget))
         if solver.idle(deals[-1]) <= _GOOD_ENOUGH:
             break
@@ -98,7 +98,7 @@ def deal_again(
       budget: Compute budget of the deal that the options come from.
     """
     _check_enough(supplies, num_replicas)
-    solver = _Solver(supplies, fixed, accumulate, num_replicas, pieces=0)
+    solver = _Solver(supplies, fixed, accumulate, num_replicas, min_batches=0)
     return solver.rounded(solver.solve(budget, tuple(options), _FINE))
 
 
@@ -114,12 +114,16 @@ def _check_enough(supplies: Sequence[Supply], num_replicas: int) -> None:
 
 
 def _deal(solver: "_Solver", max_programs: int, budget: float) -> Deal:
-    """Returns the best deal; tries budgets beyond the memory only if it idles much."""
-    most = solver.most_at_once()
+    """Returns the deal with the least idle share, for a given or a searched budget.
+
+    Budgets above the cost of every micro-batch within the memory budget are tried only
+    if the smaller ones idle too much.
+    """
+    most = solver.max_cost_in_memory()
     best = solver.best_of([budget] if budget else solver.budgets(most), max_programs)
     if best.idle > _TOO_MUCH and not budget:
-        # If memory holds only one or two samples of shapes with unlike costs, patterns
-        # of more micro-batches come closer to equal costs.
+        # If memory holds only one or two samples, and shapes differ in cost, patterns
+        # of several micro-batches come closer to equal costs.
         larger = [b for b in solver.budgets(2 * most) if b > most]
         best = min(best, solver.best_of(larger, max_programs), key=_preference)
     return solver.rounded(solver.solve(best.budget, best.programs, _FINE, best))
@@ -157,21 +161,21 @@ class _Solver:
         fixed: float,
         accumulate: int,
         num_replicas: int,
-        pieces: int,
+        min_batches: int,
     ):
         self._num_replicas = num_replicas
-        self._pieces = pieces
+        self._min_batches = min_batches
         self._supplies = supplies
         self._fixed = fixed
         self._accumulate = accumulate
         self._totals = np.array([supply.num_samples for supply in supplies])
 
-    def most_at_once(self) -> float:
+    def max_cost_in_memory(self) -> float:
         """Returns the cost of the costliest micro-batch within the memory budget."""
         return max(self._cost(supply, supply.max_batch) for supply in self._supplies)
 
     def best_of(self, budgets: list[float], max_programs: int) -> _Relaxed:
-        """Returns the best relaxed deal; adds batch sizes if one per shape idles."""
+        """Returns the best relaxed deal, with several batches per shape if needed."""
         options = [self.solve(b, self.largest(b), _COARSE) for b in budgets]
         best = min(options, key=_preference)
         if best.idle > _GOOD_ENOUGH and max_programs > len(self._supplies):
@@ -183,11 +187,12 @@ class _Solver:
         return best
 
     def budgets(self, most: float) -> list[float]:
-        """Returns the budgets to try, from the costliest unit of samples up to `most`.
+        """Returns cost limits to try for what one replica runs in one step, ascending.
 
-        If the cost of a replica-step is a multiple of the cost of one unit, that shape
-        alone can fill the replica-step. Such multiples are tried for the two shapes
-        with the most work, in addition to evenly spaced budgets.
+        Limits range from the cost of the costliest smallest batch up to `most`, evenly
+        spaced. A limit that is a multiple of the cost of a shape's smallest batch can
+        be filled exactly by that shape, so such multiples are added for the two shapes
+        with the highest total cost.
         """
         least = max(self._cost(supply, supply.unit) for supply in self._supplies)
         tried = np.linspace(least, most, _NUM_BUDGETS).tolist()
@@ -253,7 +258,7 @@ class _Solver:
         )
 
     def fewer_programs(self, option: _Relaxed, limit: int) -> _Relaxed:
-        """Reduces a relaxed deal to as few programs as idle about equally."""
+        """Returns a relaxed deal of fewer programs, with about the same idle share."""
         largest = set(self.largest(option.budget))
         costs = self._costs(option.programs)
         batch = np.array([p.batch for p in option.programs])
@@ -285,7 +290,7 @@ class _Solver:
             self._totals,
             num_replicas=self._num_replicas,
             budget=option.budget,
-            room=option.budget * self._accumulate,
+            capacity=option.budget * self._accumulate,
             patterns=[
                 Pattern(counts=tuple(p[kept].tolist()), times=math.floor(t + 1e-6))
                 for t, p in zip(option.times, option.patterns, strict=True)
@@ -293,7 +298,7 @@ class _Solver:
         )
 
     def idle(self, deal: Deal) -> float:
-        """Returns the idle share of a deal whose steps all have a longest pattern."""
+        """Returns the idle share of a deal; see `deal_idle`."""
         return deal_idle(deal, self._costs(deal.options), self._totals)
 
     def _used(self, option: _Relaxed) -> list[int]:
@@ -315,14 +320,14 @@ class _Solver:
 
     def _batch(self, supply: Supply, budget: float) -> int:
         unit = supply.unit
-        fits = math.floor((budget - self._fixed) / (unit * supply.cost) + 1e-9)
+        affordable = math.floor((budget - self._fixed) / (unit * supply.cost) + 1e-9)
         available = supply.num_samples // unit
-        largest = max(1, min(supply.max_batch // unit, fits, available))
-        if not self._pieces:
+        largest = max(1, min(supply.max_batch // unit, affordable, available))
+        if not self._min_batches:
             return largest * unit
-        largest = min(largest, max(1, available // self._pieces))
-        # Among batches not much smaller, choose the one whose last micro-batch lacks
-        # the fewest samples.
+        largest = min(largest, max(1, available // self._min_batches))
+        # Among batches that are not much smaller, the last micro-batch of the chosen
+        # one lacks the fewest samples.
         return min(
             (n * unit for n in range(largest, math.floor(largest * _MIN_EVEN), -1)),
             key=lambda batch: -supply.num_samples % batch,

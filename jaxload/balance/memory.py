@@ -16,7 +16,7 @@ class Limit:
     """Largest program of a form within the memory budget."""
 
     program: Program
-    fits: bool
+    within_budget: bool
     """False if the program has the smallest batch and still exceeds the budget."""
 
     unit: int
@@ -25,7 +25,7 @@ class Limit:
     @property
     def max_units(self) -> int:
         """Number of units within the memory budget; 0 if not even one is."""
-        return self.program.batch // self.unit if self.fits else 0
+        return self.program.batch // self.unit if self.within_budget else 0
 
     @property
     def samples_per_device(self) -> int:
@@ -56,7 +56,9 @@ class MemoryLaw:
 
     def max_samples(self, tokens: int, budget: int) -> int:
         """Returns the most samples per device within a budget in bytes; 0 if none."""
-        return max(0, int((budget - self.fixed) // self.sample(tokens)))
+        samples = (budget - self.fixed) / self.sample(tokens)
+        # 1e-9 saves a last sample that the rounding of the regression would lose.
+        return max(0, int(samples * (1 + 1e-9)))
 
 
 def regress_memory(measured: Mapping[Program, int]) -> MemoryLaw:

@@ -26,14 +26,14 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mixed:
-    """Stateless function (seed, step, replica) -> micro-batches."""
+    """Schedule of the policy `mixed`: a pure function of seed, step and replica."""
 
     buckets: tuple[Bucket, ...]
     patterns: tuple[Pattern, ...]
     """Patterns of the deal, whose counts are per bucket."""
 
     rest: tuple[Pattern, ...]
-    """Patterns that run once an epoch, without micro-batches that are not full."""
+    """Patterns that run once an epoch; micro-batches run only if samples fill them."""
 
     seed: int
     num_replicas: int
@@ -51,8 +51,8 @@ class Mixed:
     def step_counts(self, step: int) -> np.ndarray:
         """Returns the micro-batches of each bucket per replica, [replicas, buckets]."""
         counts = np.empty((self.num_replicas, len(self.buckets)), np.int64)
-        for epoch, replicas, places in self._places(step):
-            pattern = np.searchsorted(self._table.ends, places, side="right")
+        for epoch, replicas, positions in self._positions(step):
+            pattern = np.searchsorted(self._table.ends, positions, side="right")
             counts[replicas] = self._table.counts[pattern]
             in_rest = pattern >= len(self.patterns)
             if in_rest.any():
@@ -65,9 +65,9 @@ class Mixed:
     def micro_batches(self, step: int, replica: int) -> tuple[MicroBatch, ...]:
         """Returns the micro-batches that one replica runs in one step, in order."""
         epoch, index = divmod(step * self.num_replicas + replica, self._table.size)
-        place = self._place(epoch, index)
-        pattern = int(np.searchsorted(self._table.ends, place, side="right"))
-        turn = place - (int(self._table.ends[pattern - 1]) if pattern else 0)
+        position = self._position(epoch, index)
+        pattern = int(np.searchsorted(self._table.ends, position, side="right"))
+        turn = position - (int(self._table.ends[pattern - 1]) if pattern else 0)
         counts = self._table.counts[pattern]
         if pattern >= len(self.patterns):
             counts = self._rest_counts(epoch)[pattern - len(self.patterns)]
@@ -87,7 +87,7 @@ class Mixed:
         return np.array(times) @ self._table.counts
 
     def carried(self, epoch: int) -> dict[str, int]:
-        """Returns the samples of each shape that an epoch leaves over to the next."""
+        """Returns how many samples of each shape an epoch carries over to the next."""
         table = self._table
         return {
             str(shape): (epoch + 1) * table.left[i] % table.smallest[i]
@@ -115,19 +115,19 @@ class Mixed:
         )
         return MicroBatch(bucket, members)
 
-    def _places(self, step: int) -> list[tuple[int, slice, np.ndarray]]:
+    def _positions(self, step: int) -> list[tuple[int, slice, np.ndarray]]:
         """Returns epoch, replicas and list positions for each epoch in a step."""
         size, parts, replica = self._table.size, [], 0
         while replica < self.num_replicas:
             epoch, index = divmod(step * self.num_replicas + replica, size)
             count = min(self.num_replicas - replica, size - index)
-            first = self._place(epoch, index)
-            places = (first + np.arange(count) * self._table.stride) % size
-            parts.append((epoch, slice(replica, replica + count), places))
+            first = self._position(epoch, index)
+            positions = (first + np.arange(count) * self._table.stride) % size
+            parts.append((epoch, slice(replica, replica + count), positions))
             replica += count
         return parts
 
-    def _place(self, epoch: int, index: int) -> int:
+    def _position(self, epoch: int, index: int) -> int:
         """Returns the list position of replica-step `index` of an epoch."""
         size = self._table.size
         stream = len(self.buckets)  # Not the stream of any shape.
@@ -155,7 +155,7 @@ class Mixed:
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
-    """Quantities that follow from the deal alone."""
+    """Arrays that depend only on the deal, and are the same for all steps."""
 
     shapes: tuple
     shape_of: list[int]
@@ -165,12 +165,12 @@ class _Table:
     """Number of micro-batches, [patterns and rest, buckets]."""
 
     ends: np.ndarray
-    """End of each pattern's run in the list, exclusive."""
+    """End of each pattern's repeats in the list of replica-steps, exclusive."""
 
     size: int
     stride: int
     firsts: np.ndarray
-    """First sample of each pattern's run within an epoch, [patterns and rest,
+    """Stream position of each pattern's first sample in an epoch, [patterns and rest,
     buckets]."""
 
     core: list[int]

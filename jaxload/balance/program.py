@@ -5,6 +5,7 @@ import math
 from typing import Any, Literal
 
 from jaxload.errors import InputError
+from jaxload.shapes.geometry import DEFAULT, Geometry
 from jaxload.shapes.shape import Shape
 
 Remat = Literal["none", "attention", "full"]
@@ -21,16 +22,17 @@ class Grid:
     frames: int
     height: int
     width: int
+    geometry: Geometry = DEFAULT
 
     @classmethod
     def of(cls, shape: Shape) -> "Grid":
         """Returns the form of micro-batches with this latent shape."""
-        return cls(shape.frames, shape.height, shape.width)
+        return cls(shape.frames, shape.height, shape.width, shape.geometry)
 
     @property
     def shape(self) -> Shape:
         """Latent shape of every sample."""
-        return Shape(self.frames, self.height, self.width)
+        return Shape(self.frames, self.height, self.width, self.geometry)
 
     @property
     def tokens(self) -> int:
@@ -122,8 +124,10 @@ class Program:
         return dataclasses.replace(self, batch=batch)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the program as JSON values."""
-        return {
+        """Returns the program as JSON values; the default geometry is left out."""
+        geometry = self.form.geometry
+        other = {} if geometry == DEFAULT else {"geometry": geometry.to_dict()}
+        return other | {
             "form": str(self.form),
             "batch": self.batch,
             "layout": dataclasses.asdict(self.layout),
@@ -132,9 +136,10 @@ class Program:
 
     @classmethod
     def from_dict(cls, content: dict[str, Any]) -> "Program":
-        """Builds a program from the result of `to_dict`."""
+        """Builds a program from the result of `to_dict`, also of earlier versions."""
+        geometry = Geometry.from_dict(content.get("geometry", DEFAULT.to_dict()))
         return cls(
-            form=Grid.of(Shape.parse(content["form"])),
+            form=Grid.of(Shape.parse(content["form"], geometry)),
             batch=content["batch"],
             layout=Layout(**content["layout"]),
             remat=content["remat"],

@@ -61,7 +61,7 @@ class Goodness:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FittedPoint:
+class CalibrationPoint:
     """A timing with the predictions of both laws, in seconds."""
 
     batch: int
@@ -83,7 +83,7 @@ class FittedPoint:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CostFit:
+class Calibration:
     """Two laws regressed from the same timings: a two-term law and a power law."""
 
     cost: CostLaw
@@ -104,7 +104,7 @@ class CostFit:
     power_law: PowerLaw
     cost_goodness: Goodness
     power_law_goodness: Goodness
-    points: tuple[FittedPoint, ...]
+    points: tuple[CalibrationPoint, ...]
     """Timed points by ascending tokens, then batch."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class CostFit:
         return {"format": _FORMAT} | dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, content: Any, *, name: str) -> "CostFit":
+    def from_dict(cls, content: Any, *, name: str) -> "Calibration":
         """Reads a regression; error messages call it `name`."""
         try:
             found = content["format"]
@@ -135,23 +135,25 @@ class CostFit:
                 power_law=_record(PowerLaw, content["power_law"]),
                 cost_goodness=_record(Goodness, content["cost_goodness"]),
                 power_law_goodness=_record(Goodness, content["power_law_goodness"]),
-                points=tuple(_record(FittedPoint, row) for row in content["points"]),
+                points=tuple(
+                    _record(CalibrationPoint, row) for row in content["points"]
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{name}: not a cost fit ({error!r}); write it anew with "
+                f"{name}: not a calibration ({error!r}); write it anew with "
                 "jaxload.calibrate"
             ) from error
 
 
-def fit_costs(
+def regress_costs(
     timings: Sequence[Timing],
     *,
     source: str,
     remat: Remat = "none",
     model: Mapping[str, Any] | None = None,
     devices_per_group: int = 1,
-) -> CostFit:
+) -> Calibration:
     """Regresses both laws from three quarters of the points, and tests on the rest.
 
     Relative errors are minimised, because a plan compares short micro-batches as well
@@ -178,11 +180,11 @@ def fit_costs(
         per_token=float(per_token),
         per_token_squared=float(per_token_squared),
     )
-    power_law = _fit_power_law(batch[used], tokens[used], seconds[used])
+    power_law = _regress_power_law(batch[used], tokens[used], seconds[used])
     two_term, power = (
         np.asarray(law(batch, tokens), float) for law in (cost, power_law)
     )
-    return CostFit(
+    return Calibration(
         cost=cost,
         source=source,
         remat=remat,
@@ -192,7 +194,7 @@ def fit_costs(
         cost_goodness=_goodness(two_term, seconds, held_out),
         power_law_goodness=_goodness(power, seconds, held_out),
         points=tuple(
-            FittedPoint(
+            CalibrationPoint(
                 **dataclasses.asdict(point),
                 two_term=float(two_term[i]),
                 power_law=float(power[i]),
@@ -261,7 +263,7 @@ def _least_squares(columns: np.ndarray, seconds: np.ndarray) -> np.ndarray:
     return optimize.nnls(relative / scale, np.ones_like(seconds))[0] / scale
 
 
-def _fit_power_law(
+def _regress_power_law(
     batch: np.ndarray, tokens: np.ndarray, seconds: np.ndarray
 ) -> PowerLaw:
     def solve(exponent: float) -> PowerLaw:

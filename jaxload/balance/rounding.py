@@ -4,8 +4,8 @@ The times of each pattern are rounded down. The samples left over are packed int
 more patterns that run once an epoch: the rest. The samples of a shape seldom fill whole
 micro-batches, so the last micro-batch of a shape in the rest runs only in epochs in
 which carried-over samples fill it. A pattern of the rest may then have nothing to run.
-Such patterns are avoided if possible. The others are kept only if they are too few to
-leave a step empty.
+Such patterns are avoided if possible. If some remain, they are merged until they are
+too few to leave a step empty.
 """
 
 import dataclasses
@@ -14,12 +14,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxload.balance.packing import partition
+from jaxload.balance.bins import partition
 from jaxload.balance.pattern import BatchOption, Deal, Pattern
 
 _SLACK = 1e-3  # Share of the budget by which a pattern of the rest may exceed it.
 _MAX_TRIES = 8
-_SHORT_EPOCH = 48  # Micro-batches up to which a whole epoch is packed.
+_SHORT_EPOCH = 48  # Most micro-batches of an epoch that is packed as a whole.
 
 
 def round_deal(
@@ -29,10 +29,10 @@ def round_deal(
     *,
     num_replicas: int,
     budget: float,
-    room: float,
+    capacity: float,
     patterns: Sequence[Pattern],
 ) -> Deal:
-    """Builds a deal from patterns that use about all samples.
+    """Builds a deal from patterns that use nearly all samples.
 
     Args:
       programs: Programs that the counts of patterns refer to.
@@ -40,7 +40,7 @@ def round_deal(
       totals: Number of samples of each shape.
       num_replicas: Number of replicas, and of patterns in a step.
       budget: Compute budget to record in the deal.
-      room: Upper bound on the cost of a replica-step.
+      capacity: Upper bound on the cost of a replica-step.
       patterns: Patterns with times rounded down.
     """
     uses = _uses(programs, len(totals))
@@ -48,7 +48,7 @@ def round_deal(
     if (totals / smallest).sum() <= _SHORT_EPOCH:
         patterns = []  # Packing a short epoch balances better than rounding.
     patterns, left = _within_totals(patterns, uses, totals)
-    rest = _pack(programs, costs, left, room, rigid=bool(patterns))
+    rest = _pack(programs, costs, left, capacity, rigid=bool(patterns))
     for _ in range(_MAX_TRIES):
         if not patterns or not _without_work(rest, programs, left):
             break
@@ -57,7 +57,7 @@ def round_deal(
         left = left + uses @ np.array(patterns[most].counts)
         fewer = dataclasses.replace(patterns[most], times=patterns[most].times - 1)
         patterns[most : most + 1] = [fewer] if fewer.times else []
-        rest = _pack(programs, costs, left, room, rigid=bool(patterns))
+        rest = _pack(programs, costs, left, capacity, rigid=bool(patterns))
     # A step may span two epochs, each with this many empty patterns.
     rest = _merge_empty(rest, programs, left, allowed=(num_replicas - 1) // 2)
     return Deal(
@@ -69,7 +69,7 @@ def round_deal(
 
 
 def deal_idle(deal: Deal, costs: np.ndarray, totals: np.ndarray) -> float:
-    """Returns the idle share of a deal whose steps all have a longest pattern."""
+    """Returns the idle share if each step took as long as the costliest pattern."""
     cost = np.array([np.dot(p.counts, costs) for p in (*deal.patterns, *deal.rest)])
     times = np.array([p.times for p in deal.patterns], np.int64)
     work = float(cost[: len(times)] @ times)
@@ -120,15 +120,15 @@ def _pack(
     programs: tuple[BatchOption, ...],
     costs: np.ndarray,
     left: np.ndarray,
-    room: float,
+    capacity: float,
     *,
     rigid: bool,
 ) -> list[list[int]]:
     """Packs the samples left over into patterns, in batches of the smallest size.
 
     Micro-batches that are full only in some epochs are packed as well. If `rigid`, no
-    pattern costs more than `room`, unless a single micro-batch does. Returns the counts
-    of programs in each pattern.
+    pattern costs more than `capacity`, unless a single micro-batch does. Returns the
+    counts of programs in each pattern.
     """
     items: list[int] = []
     for shape, program in enumerate(_smallest(programs, len(left))):
@@ -136,12 +136,12 @@ def _pack(
     if not items:
         return []
     sizes = [float(costs[j]) for j in items]
-    need = sum(sizes) / room
+    need = sum(sizes) / capacity
     num_bins = max(1, math.ceil(need - _SLACK) if rigid else round(need))
     while True:
         bins = partition(sizes, num_bins)
         fullest = max(sum(sizes[i] for i in b) for b in bins)
-        if not rigid or fullest <= max(room * (1 + _SLACK), max(sizes)):
+        if not rigid or fullest <= max(capacity * (1 + _SLACK), max(sizes)):
             break
         num_bins += 1
     counts = [np.bincount([items[i] for i in b], minlength=len(costs)) for b in bins]
@@ -153,8 +153,8 @@ def _ordered(
 ) -> list[list[int]]:
     """Orders the rest so that each pattern has work in every epoch, if possible.
 
-    In an epoch with too few samples, the last micro-batch of a shape is the one that
-    does not run. Patterns that may be empty are therefore moved to the front.
+    If an epoch has too few samples, the last micro-batch of a shape does not run.
+    Patterns that may be empty are therefore moved to the front.
     """
     for _ in rest:
         empty = _without_work(rest, programs, left)
@@ -186,7 +186,15 @@ def _merge_empty(
     *,
     allowed: int,
 ) -> list[list[int]]:
-    """Merges patterns that may be empty into the first: long steps beat empty steps."""
+    """Merges leftover patterns until at most `allowed` of them run nothing in an epoch.
+
+    A leftover pattern runs in one step per epoch. Its replica is idle for that step if
+    the samples `left` over, per shape, are used up by then. Such a pattern is added to
+    the first one, since a longer step wastes less than a step without work.
+
+    Returns:
+        `rest`, with the remaining patterns: micro-batches of each of the `programs`.
+    """
     while len(rest) > 1:
         empty = _without_work(rest, programs, left)
         if len(empty) <= allowed:

@@ -60,7 +60,7 @@ def batches_by_rule(
 
 
 def deal_of(scenario: Scenario) -> Deal:
-    """Deals the samples of a scenario, choosing the batch sizes."""
+    """Chooses batch sizes and deals the samples of a scenario."""
     config, cost_model = scenario.config, scenario.cost_model
     budget = 0.0
     if config.max_compute_tokens:
@@ -79,7 +79,13 @@ def deal_of(scenario: Scenario) -> Deal:
 def deal_buckets_again(
     scenario: Scenario, buckets: tuple[Bucket, ...], budget: float
 ) -> Deal:
-    """Deals the samples of a scenario with the batch sizes of an earlier deal."""
+    """Makes a deal of a scenario's samples, with the batch sizes of given buckets.
+
+    Args:
+        scenario: Samples, costs and replicas.
+        buckets: Buckets of an earlier deal, whose programs are kept.
+        budget: Cost limit for what one replica runs in one step.
+    """
     shapes = list(scenario.cover.shapes)
     return deal_again(
         _supplies(scenario),
@@ -99,13 +105,13 @@ def deal_buckets(deal: Deal, scenario: Scenario) -> tuple[Bucket, ...]:
         limit = limits[option.shape]
         program = limit.program.resized(option.batch)
         cost = scenario.cost_model(program)
-        too_dear = cost > deal.budget * scenario.accumulate * (1 + 1e-3)
+        too_costly = cost > deal.budget * scenario.accumulate * (1 + 1e-3)
         buckets.append(
             Bucket(
                 program=program,
                 num_samples=cover.num_samples[option.shape],
                 cost=cost,
-                over_budget=not limit.fits or too_dear,
+                over_budget=not limit.within_budget or too_costly,
             )
         )
     return tuple(buckets)

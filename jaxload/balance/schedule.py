@@ -3,8 +3,8 @@
 Each bucket is an endless stream of its samples, shuffled anew in each pass. The stream
 is cut into rounds of one micro-batch for each replica. An epoch takes from each stream
 the rounds that the samples fill; the remainder, smaller than one round, is carried over
-to the next epoch. Within an epoch the rounds come in random order. Each step is
-computed by arithmetic from its number alone, so any host can start at any step.
+to the next epoch. Within an epoch the rounds come in random order. A step is computed
+from its number, without any state, so any host can start at any step.
 """
 
 import bisect
@@ -69,7 +69,7 @@ class Schedule(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lockstep:
-    """Stateless function (seed, step, replica) -> micro-batches."""
+    """Schedule of the policy `lockstep`: a pure function of seed, step and replica."""
 
     buckets: tuple[Bucket, ...]
     seed: int
@@ -129,7 +129,7 @@ class Lockstep:
         return MicroBatch(index, members)
 
     def carried(self, epoch: int) -> dict[str, int]:
-        """Returns the samples of each shape that an epoch leaves over to the next."""
+        """Returns how many samples of each shape an epoch carries over to the next."""
         return {
             str(b.shape): (epoch + 1) * b.num_samples % (b.batch * self.num_replicas)
             for b in self.buckets
@@ -151,15 +151,15 @@ class Lockstep:
         before = [self._bucket_rounds(b, epoch) for b in self.buckets]
         after = [self._bucket_rounds(b, epoch + 1) for b in self.buckets]
         ends = np.cumsum(np.subtract(after, before)).tolist()
-        place = shuffled(
+        position = shuffled(
             micro_step - start,
             size=ends[-1],
             seed=self.seed,
             stream=len(self.buckets),
             lap=epoch,
         )
-        index = bisect.bisect_right(ends, place)
-        return index, after[index] - (ends[index] - place)
+        index = bisect.bisect_right(ends, position)
+        return index, after[index] - (ends[index] - position)
 
     def _epoch(self, micro_step: int) -> tuple[int, int]:
         """Returns the epoch of a micro-step, and the epoch's first micro-step."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from jaxload.balance.bins import longest_first
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import Rule
 from jaxload.balance.imbalance import (
@@ -24,7 +25,6 @@ from jaxload.balance.imbalance import (
     measure_imbalance,
 )
 from jaxload.balance.mixed import Mixed
-from jaxload.balance.packing import longest_first
 from jaxload.balance.scenario import (
     Scenario,
     batches_by_rule,
@@ -38,7 +38,7 @@ POLICIES = ("equal-token", "dual", "knapformer", "lockstep", "mixed")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Played:
+class SimulationResult:
     """Result of simulating some steps under one policy."""
 
     policy: str
@@ -47,19 +47,19 @@ class Played:
     """Cost per step and replica, [steps, replicas], in the unit of the cost model."""
 
     work: float
-    """Cost of the samples alone, without idle time and fixed costs."""
+    """Cost of the samples, without idle time and without fixed costs."""
 
     samples: int
     tokens: int
     memory: np.ndarray
-    """Tokens per device of the largest micro-batch, over the token budget, [steps,
-    replicas]."""
+    """Tokens per device of the largest micro-batch, divided by the token budget;
+    [steps, replicas]."""
 
     distinct: float
     """Mean number of distinct shapes in a step."""
 
     mixing: float
-    """`distinct`, over its expectation for a random draw of as many micro-batches."""
+    """Ratio of `distinct` to its expectation for as many random micro-batches."""
 
     num_compiles: int | None
     """Number of programs; None if the policy has no static shapes."""
@@ -86,23 +86,23 @@ class Played:
 
     @property
     def throughput(self) -> float:
-        """Throughput over that of replicas that never idle and have no fixed cost."""
+        """Throughput relative to replicas that never idle and have no fixed cost."""
         return self.work / (self.total_seconds * self.seconds.shape[1])
 
 
-def play(
+def simulate_policy(
     policy: str,
     scenario: Scenario,
     *,
     num_steps: int,
     schedule: Lockstep | Mixed | None = None,
-) -> Played:
+) -> SimulationResult:
     """Simulates the first steps of a run; builds its schedule unless one is given."""
     match policy:
         case "equal-token" | "dual":
-            return _play_random(policy, scenario, num_steps)
+            return _simulate_random(policy, scenario, num_steps)
         case "knapformer":
-            return _play_knapformer(scenario, num_steps)
+            return _simulate_knapformer(scenario, num_steps)
     schedule = schedule or make_schedule(policy, scenario)
     counts = np.stack([schedule.step_counts(step) for step in range(num_steps)])
     carried = sum(schedule.carried(0).values())
@@ -110,10 +110,10 @@ def play(
     note = ""
     if missing:
         note = f"leaves out {len(missing)} shapes with fewer samples than replicas"
-    played = _played(
+    result = _summarize(
         policy, schedule.buckets, counts, schedule.epoch_counts(), scenario, note
     )
-    return dataclasses.replace(played, carried=carried)
+    return dataclasses.replace(result, carried=carried)
 
 
 def make_schedule(policy: str, scenario: Scenario) -> Lockstep | Mixed:
@@ -126,12 +126,14 @@ def make_schedule(policy: str, scenario: Scenario) -> Lockstep | Mixed:
     raise InputError(f"policy {policy!r}: expected some of {', '.join(POLICIES)}")
 
 
-def _play_random(policy: Rule, scenario: Scenario, num_steps: int) -> Played:
+def _simulate_random(
+    policy: Rule, scenario: Scenario, num_steps: int
+) -> SimulationResult:
     catalogue = batches_by_rule(scenario, policy)
     note = f"p = {catalogue.exponent:.2f}" if catalogue.exponent else ""
     counts = _draw(catalogue.buckets, scenario, num_steps)
     weight = _draw_weights(catalogue.buckets)
-    return _played(policy, catalogue.buckets, counts, weight, scenario, note)
+    return _summarize(policy, catalogue.buckets, counts, weight, scenario, note)
 
 
 def _draw(buckets: Sequence[Bucket], scenario: Scenario, num_steps: int) -> np.ndarray:
@@ -150,9 +152,13 @@ def _draw_weights(buckets: Sequence[Bucket]) -> np.ndarray:
     return np.array([b.num_samples / b.batch for b in buckets])
 
 
-def _play_knapformer(scenario: Scenario, num_steps: int) -> Played:
-    """Deals the sequences of `equal-token` anew, one packed batch per replica."""
-    drawn = _play_random("equal-token", scenario, num_steps)
+def _simulate_knapformer(scenario: Scenario, num_steps: int) -> SimulationResult:
+    """Simulates KnapFormer: sequences move between replicas to even out their cost.
+
+    Each step has the sequences that the policy `equal-token` draws. Each replica runs
+    its share as one batch without padding; moving the sequences costs nothing here.
+    """
+    drawn = _simulate_random("equal-token", scenario, num_steps)
     counts = _draw(drawn.buckets, scenario, num_steps).sum(axis=1)
     sequences = counts * np.array([b.batch for b in drawn.buckets])
     # The devices of a replica share its sequences evenly.
@@ -168,7 +174,7 @@ def _play_knapformer(scenario: Scenario, num_steps: int) -> Played:
         num_compiles=None,
         seconds=scenario.cost_model.fixed + dealt @ cost,
         memory=dealt @ tokens / _token_budget(scenario),
-        note="memory not looked at; packed batches, of any length",
+        note="memory is ignored; packed batches of any length",
     )
 
 
@@ -176,20 +182,20 @@ def _deal_sequences(
     counts: np.ndarray, cost: np.ndarray, num_replicas: int
 ) -> np.ndarray:
     """Gives each sequence, the costliest first, to the least busy replica."""
-    kinds = np.repeat(np.arange(len(counts)), counts)
-    bins = longest_first(cost[kinds].tolist(), num_replicas)
-    return np.stack([np.bincount(kinds[b], minlength=len(counts)) for b in bins])
+    bucket_of = np.repeat(np.arange(len(counts)), counts)
+    bins = longest_first(cost[bucket_of].tolist(), num_replicas)
+    return np.stack([np.bincount(bucket_of[b], minlength=len(counts)) for b in bins])
 
 
-def _played(
+def _summarize(
     policy: str,
     buckets: tuple[Bucket, ...],
     counts: np.ndarray,
     epoch_counts: np.ndarray,
     scenario: Scenario,
     note: str,
-) -> Played:
-    """Sums up the micro-batches in `counts`, [steps, replicas, buckets]."""
+) -> SimulationResult:
+    """Summarizes steps from their micro-batches, [steps, replicas, buckets]."""
 
     def of_each(value: Callable[[Bucket], float]) -> np.ndarray:
         return np.array([value(bucket) for bucket in buckets])
@@ -203,7 +209,7 @@ def _played(
     total = counts.sum(axis=(0, 1))
     largest = np.where(counts > 0, held, 0).max(axis=2)
     distinct, mixing = _mixing(buckets, counts, epoch_counts)
-    return Played(
+    return SimulationResult(
         policy=policy,
         buckets=buckets,
         seconds=counts @ cost,
@@ -219,7 +225,7 @@ def _played(
 
 
 def _token_budget(scenario: Scenario) -> int:
-    """Returns the tokens allowed per device; by default, the largest program's."""
+    """Returns the token budget per device, or the tokens of the largest program."""
     if scenario.config.max_tokens:
         return scenario.config.max_tokens
     return max(limit.program.tokens_per_device for limit in scenario.limits())
@@ -230,8 +236,8 @@ def _mixing(
 ) -> tuple[float, float]:
     """Returns the mean distinct shapes of a step, and their ratio to a random draw.
 
-    The random draw is from the whole epoch, so steps of one shape each count as poorly
-    mixed even if that shape changes from step to step.
+    The random draw is from the whole epoch. Steps that have one shape each therefore
+    count as poorly mixed, even if the shape changes from step to step.
     """
     shapes = list(dict.fromkeys(b.shape for b in buckets))
     of_shape = np.zeros((len(buckets), len(shapes)), np.int64)

@@ -8,12 +8,15 @@ _SHUFFLE_ROUNDS = 4  # Rounds of Grain's block cipher; the default of Grain.
 
 # Largest size whose whole order is stored. The cipher works on at least 16 bits and
 # repeats until its output is in range, which for small sizes takes thousands of tries.
-_MAX_WRITTEN = 1 << 14
+_MAX_STORED = 1 << 14
 
 
 def shuffled(index: int, *, size: int, seed: int, stream: int, lap: int) -> int:
-    """Returns element `index` of a random permutation of `range(size)`."""
-    if size <= _MAX_WRITTEN:
+    """Returns element `index` of a random permutation of `range(size)`.
+
+    Each stream has another permutation in each lap, which is one pass over its samples.
+    """
+    if size <= _MAX_STORED:
         return int(_order(size, seed, stream, lap)[index])
     # Imported here, because Grain imports JAX, which planning does not need.
     from grain.experimental import index_shuffle
@@ -31,7 +34,7 @@ def stream_members(
 ) -> np.ndarray:
     """Returns `count` samples of a stream from position `first` on."""
     lap, offset = divmod(first, num_samples)
-    if num_samples <= _MAX_WRITTEN and offset + count <= num_samples:
+    if num_samples <= _MAX_STORED and offset + count <= num_samples:
         order = _order(num_samples, seed, stream, lap)
         return order[offset : offset + count].astype(np.int64)
     members = []
@@ -45,7 +48,7 @@ def stream_members(
 
 @functools.lru_cache(maxsize=512)
 def _order(size: int, seed: int, stream: int, lap: int) -> np.ndarray:
-    # Sorting raw bits: numpy guarantees them across versions, unlike distributions.
+    # numpy guarantees raw bits across versions, but not permutations or distributions.
     bits = np.random.Philox(_shuffle_seed(seed, stream, lap)).random_raw(size)
     return np.argsort(bits, kind="stable").astype(np.int32)
 

@@ -1,6 +1,7 @@
-"""Memory for the arrays of a micro-batch, in the training process or a worker.
+"""Allocates the arrays of a micro-batch, in the training process or a worker process.
 
-A worker process passes large arrays in shared memory and small ones through a pipe.
+A worker process passes large arrays to the training process in shared memory, and small
+ones through a pipe.
 """
 
 import abc
@@ -14,7 +15,7 @@ import numpy as np
 from jaxload.data.record import BFLOAT16
 
 MIN_SHARED_BYTES = 1 << 20
-"""Least size of an array for shared memory; a pipe is faster for smaller arrays."""
+"""Smallest array to put in shared memory; for smaller ones, a pipe is faster."""
 
 _SHARED = "/dev/shm"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # From mallopt(3).
@@ -24,19 +25,19 @@ _in_worker = False
 
 
 def enter_worker(index: int, count: int) -> None:
-    """Marks this process as a worker, and has it keep freed memory."""
+    """Marks this process as a worker, and makes malloc keep freed memory."""
     global _in_worker
     _in_worker = True
-    # Keep freed memory for the next record: returning it to the system and faulting it
-    # in again page by page takes longer than reading the record.
+    # Returning memory to the system and faulting it in again, page by page, would take
+    # longer than reading a record.
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # Only in glibc.
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
-class Room(abc.ABC):
-    """An array in bfloat16 that is written chunk by chunk."""
+class Buffer(abc.ABC):
+    """Array in bfloat16 that is filled in chunks of bytes."""
 
     def __init__(self, array: np.ndarray):
         self.array = array
@@ -47,18 +48,18 @@ class Room(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Ends the writing; the array stays valid."""
+        """Releases the resources for writing; the array stays valid."""
 
 
-def make_room(shape: tuple[int, ...]) -> Room:
-    """Returns an array of zeros, in shared memory if large and in a worker process."""
+def make_buffer(shape: tuple[int, ...]) -> Buffer:
+    """Allocates an array of zeros; a large one in a worker goes to shared memory."""
     num_bytes = math.prod(shape) * BFLOAT16.itemsize
     if _in_worker and num_bytes >= MIN_SHARED_BYTES and os.path.isdir(_SHARED):
         return _Shared(shape)
     return _Plain(shape)
 
 
-class _Plain(Room):
+class _Plain(Buffer):
     def __init__(self, shape: tuple[int, ...]):
         super().__init__(np.zeros(shape, BFLOAT16))
         self._bytes = self.array.reshape(-1).view(np.uint8).data
@@ -70,10 +71,10 @@ class _Plain(Room):
         self._bytes.release()
 
 
-class _Shared(Room):
-    """Shared memory, written through its file.
+class _Shared(Buffer):
+    """Array in shared memory, written with `pwrite` to the file behind it.
 
-    Writing through its mapping would take a page fault at every new page.
+    Writing to the mapped memory would cost a page fault for every new page.
     """
 
     def __init__(self, shape: tuple[int, ...]):
@@ -85,7 +86,7 @@ class _Shared(Room):
     def write(self, start: int, data: memoryview) -> None:
         written = os.pwrite(self._file.fileno(), data, start)
         if written != len(data):
-            raise OSError(f"{_SHARED}: no room for {len(data)} bytes")
+            raise OSError(f"{_SHARED}: no space for {len(data)} bytes")
 
     def close(self) -> None:
         self._file.close()

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from jaxload.errors import InputError
 from jaxload.fields import RESUMABLE
-from jaxload.shapes.shape import Shape
+from jaxload.shapes.shape import parse_sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Location of the dataset, and how its samples are read."""
+    """Path of the dataset, its codec and text encoder, and the options for reading."""
 
     # The dataset may move before a resume, because the plan records its digest.
     path: str = field(metadata=RESUMABLE)
@@ -24,24 +24,25 @@ class DataConfig:
     """Encoder that made the text embeddings: a built-in name, or module:attribute."""
 
     random_shapes: tuple[str, ...] = ()
-    """Latent shapes, frames x height x width, of the random samples that a dry run
-    plans for if there is no dataset."""
+    """Latent shapes, frames x height x width, of random samples for a dry run without
+    a dataset."""
 
     num_workers: int = field(default=0, metadata=RESUMABLE)
-    """Reader processes; more read faster and take cores and host memory. With 0,
-    threads of the training process read."""
+    """Number of reader processes. More read faster, and take cores and host memory.
+    With 0, threads of the training process read."""
 
     num_threads: int = field(default=2, metadata=RESUMABLE)
-    """Reader threads per reading process; more hide slow storage and take cores."""
+    """Number of reader threads per reading process. More hide slow storage, and take
+    cores."""
 
     num_prefetch: int = field(default=4, metadata=RESUMABLE)
-    """Micro-batches per group of devices that each reading process prefetches to the
-    host; more hide slow reads and take host memory."""
+    """Micro-batches that each reading process prefetches to host memory, per group of
+    devices. More hide slow reads, and take host memory."""
 
     def __post_init__(self):
         for text in self.random_shapes:
             try:
-                Shape.parse(text)
+                parse_sizes(text)
             except InputError as error:
                 raise InputError(f"data.random_shapes: {error}") from error
         for name, least in (

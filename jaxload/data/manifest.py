@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from jaxload.errors import InputError
 from jaxload.files import replaced
+from jaxload.shapes.geometry import DEFAULT, Geometry
 from jaxload.shapes.shape import Shape
 
 FILE_NAME = "manifest.parquet"
@@ -24,9 +25,9 @@ _FORMAT = 2
 METADATA_KEY = b"jaxload"
 _BLOCK_BYTES = 65_536  # ArrayRecord pads its files to blocks of this size.
 _ROW_GROUP = 1 << 16
-_NUM_THREADS = 16  # Shards checked at once, to hide the latency of network storage.
+_NUM_THREADS = 16  # Threads that check shards, to hide latency of network storage.
 _SIZES = ("frames", "height", "width")
-_MAX_SIZE = 1 << 20  # Limit of each size: three sizes pack into 64 bits.
+_MAX_SIZE = 1 << 20  # Bound on each size, so that three sizes pack into 64 bits.
 
 ENTRY_SCHEMA = pa.schema(
     [
@@ -42,13 +43,13 @@ ENTRY_SCHEMA = pa.schema(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """One ArrayRecord file, and the properties that it must have."""
+    """Expected properties of one ArrayRecord file."""
 
     name: str
     num_records: int
     num_bytes: int
     digest: str
-    """Digest of the first block and of the last, which holds the offsets of records."""
+    """Digest of the first and the last block; the last has the offsets of records."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,16 +62,16 @@ class Entry:
 
     caption: str
     text_tokens: int
-    """Length of the text embedding."""
+    """Number of tokens of the text embedding."""
 
     shape: Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A dataset. Row i describes record i, counted through the shards in order.
+    """A dataset: row i describes record i, counted through the shards in order.
 
-    Columns are read on demand. A copy sent to another process reads the columns there,
+    Columns are read on demand. A pickled copy reads the columns again in its process,
     because ten million rows are faster to read than to send.
     """
 
@@ -78,6 +79,9 @@ class Manifest:
     shards: tuple[Shard, ...]
     fingerprint: Mapping[str, Any]
     """Provenance of the dataset: codec, text encoder, source."""
+
+    geometry: Geometry = DEFAULT
+    """Codec strides and model patches, which relate pixels, latents and tokens."""
 
     def __len__(self) -> int:
         return self._ends[-1] if self.shards else 0
@@ -103,21 +107,32 @@ class Manifest:
         key = np.zeros(table.num_rows, np.int64)
         for name in _SIZES:
             key = key * _MAX_SIZE + table[name].to_numpy()
-        # Sorting small codes instead of the 64-bit keys is fast for ten million rows.
+        # Small codes sort faster than 64-bit keys, which matters for ten million rows.
         encoded = pa.array(key).dictionary_encode()
         keys, codes = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
         small = codes.astype(np.uint16) if len(keys) <= 1 << 16 else codes
         order = np.argsort(small, kind="stable").astype(np.int32)
         ends = np.cumsum(np.bincount(codes, minlength=len(keys)))
         groups = zip(keys.tolist(), np.split(order, ends[:-1]), strict=True)
-        return {_unpacked(key): rows for key, rows in sorted(groups, key=_first)}
+        ordered = sorted(groups, key=_first)
+        return {self._shape(key): rows for key, rows in ordered}
 
     def locate(self, row: int) -> str:
-        """Names the shard and the record of a row, for messages."""
+        """Describes the shard and record of a row, for error messages."""
         index = bisect.bisect_right(self._ends, row)
         shard = self.shards[index]
         record = row - (self._ends[index] - shard.num_records)
         return f"{self.directory / shard.name}, record {record}"
+
+    def _shape(self, key: int) -> Shape:
+        rest, width = divmod(key, _MAX_SIZE)
+        frames, height = divmod(rest, _MAX_SIZE)
+        try:
+            return Shape(frames, height, width, self.geometry)
+        except InputError as error:
+            raise InputError(
+                f"dataset {self.directory}: {error}; prepare it for this model"
+            ) from error
 
     @functools.cached_property
     def _ends(self) -> list[int]:
@@ -126,12 +141,6 @@ class Manifest:
 
 def _first(group: tuple[int, np.ndarray]) -> int:
     return group[0]
-
-
-def _unpacked(key: int) -> Shape:
-    rest, width = divmod(key, _MAX_SIZE)
-    frames, height = divmod(rest, _MAX_SIZE)
-    return Shape(frames, height, width)
 
 
 def entry_table(entries: Sequence[Entry]) -> pa.Table:
@@ -170,7 +179,7 @@ def write_manifest(
 
 
 def _grouped(tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
-    """Yields the rows in fewer, larger tables, since each becomes a row group."""
+    """Merges tables into fewer, larger ones, because each becomes a row group."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
@@ -181,13 +190,13 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def read_manifest(directory: Path) -> Manifest:
+def read_manifest(directory: Path, geometry: Geometry = DEFAULT) -> Manifest:
     """Reads a manifest and checks that the shards match it."""
     path = directory / FILE_NAME
     if not path.exists():
         raise InputError(
-            f"data set {directory}: expected {FILE_NAME} in it, found none; check "
-            "data.path, or prepare the data set with python -m jaxload.prepare"
+            f"dataset {directory}: expected {FILE_NAME} in it, found none; check "
+            "data.path, or prepare the dataset with python -m jaxload.prepare"
         )
     try:
         file = pq.read_metadata(path)
@@ -196,7 +205,7 @@ def read_manifest(directory: Path) -> Manifest:
         if metadata["format"] != _FORMAT:
             raise InputError(
                 f"{path}: expected manifest format {_FORMAT}, got "
-                f"{metadata['format']}; prepare the data set again with this version"
+                f"{metadata['format']}; prepare the dataset again with this version"
             )
         if schema.names != ENTRY_SCHEMA.names:
             raise KeyError(*(set(ENTRY_SCHEMA.names) ^ set(schema.names)))
@@ -204,18 +213,19 @@ def read_manifest(directory: Path) -> Manifest:
             directory=directory,
             shards=tuple(Shard(**shard) for shard in metadata["shards"]),
             fingerprint=metadata["fingerprint"],
+            geometry=geometry,
         )
     except (pa.ArrowException, KeyError, TypeError, json.JSONDecodeError) as error:
         raise InputError(
-            f"{path}: not a manifest of jaxload ({error!r}); prepare the data set again"
+            f"{path}: not a manifest of jaxload ({error!r}); prepare the dataset again"
         ) from error
     if file.num_rows != len(manifest):
         raise InputError(
-            f"{path}: {file.num_rows} rows for {len(manifest)} records in its shards; "
-            "prepare the data set again"
+            f"{path}: expected a row per record, got {file.num_rows} rows for "
+            f"{len(manifest)} records; prepare the dataset again"
         )
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
-        # In order, so that the error names the first shard that is wrong.
+        # `map` keeps the order, so the error names the first invalid shard.
         for _ in pool.map(lambda shard: check_shard(directory, shard), manifest.shards):
             pass
     return manifest
@@ -232,19 +242,19 @@ def describe_shard(path: Path, num_records: int) -> Shard:
 
 
 def check_shard(directory: Path, shard: Shard) -> None:
-    """Refuses a shard that is missing or differs from its description."""
+    """Raises InputError if a shard is missing or differs from its description."""
     path = directory / shard.name
-    again = "copy the shard again or prepare the data set again"
+    again = "copy the shard again or prepare the dataset again"
     if not path.exists():
         raise InputError(
             f"{path}: the manifest names this shard, but it does not exist; {again}"
         )
     num_bytes = path.stat().st_size
     if num_bytes != shard.num_bytes:
-        kind = "truncated" if num_bytes < shard.num_bytes else "another file"
+        found = "truncated" if num_bytes < shard.num_bytes else "another file"
         raise InputError(
             f"{path}: expected {shard.num_bytes} bytes by the manifest, got "
-            f"{num_bytes}: the shard is {kind}; {again}"
+            f"{num_bytes}: the shard is {found}; {again}"
         )
     digest = _digest(path)
     if digest != shard.digest:
@@ -255,7 +265,7 @@ def check_shard(directory: Path, shard: Shard) -> None:
 
 
 def _digest(path: Path) -> str:
-    """Hashes the ends of a shard, which tell shards apart without reading terabytes."""
+    """Hashes the first and last block of a shard, to avoid reading terabytes."""
     with path.open("rb") as shard:
         content = shard.read(_BLOCK_BYTES)
         shard.seek(max(0, path.stat().st_size - _BLOCK_BYTES))

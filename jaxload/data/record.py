@@ -1,4 +1,4 @@
-"""Records: one sample as safetensors bytes, with shapes in the header."""
+"""Encodes and decodes records: one sample each, as safetensors bytes."""
 
 import functools
 import json
@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_LENGTH_BYTES = 8  # Safetensors begin with their header's length.
+_LENGTH_BYTES = 8  # Safetensors data begins with the length of its header.
 
 
 class Record(NamedTuple):
@@ -23,7 +23,7 @@ class Record(NamedTuple):
     """`[T, E]`"""
 
 
-class Place(NamedTuple):
+class TensorRange(NamedTuple):
     """Shape and byte range of a tensor in a record."""
 
     shape: tuple[int, ...]
@@ -49,11 +49,11 @@ def decode_record(data: bytes) -> Record:
     return Record(_view(data, latent), _view(data, text))
 
 
-def locate(data: bytes) -> tuple[Place, Place]:
+def locate(data: bytes) -> tuple[TensorRange, TensorRange]:
     """Locates latent and text; raises `ValueError` if the bytes are not a record.
 
-    The safetensors library would copy both tensors, and parse the same few headers
-    again for each record.
+    The safetensors library is not used, because it copies both tensors and parses the
+    header of every record, although a dataset has few distinct headers.
     """
     stop = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     try:
@@ -65,22 +65,22 @@ def locate(data: bytes) -> tuple[Place, Place]:
     return latent, text
 
 
-def _view(data: bytes, place: Place) -> np.ndarray:
-    count = (place.stop - place.start) // BFLOAT16.itemsize
-    return np.frombuffer(data, BFLOAT16, count, place.start).reshape(place.shape)
+def _view(data: bytes, tensor: TensorRange) -> np.ndarray:
+    count = (tensor.stop - tensor.start) // BFLOAT16.itemsize
+    return np.frombuffer(data, BFLOAT16, count, tensor.start).reshape(tensor.shape)
 
 
 @functools.lru_cache(maxsize=4_096)
-def _read_header(header: bytes) -> tuple[Place, Place]:
+def _read_header(header: bytes) -> tuple[TensorRange, TensorRange]:
     fields = json.loads(header)
     begin = _LENGTH_BYTES + len(header)
     return _read_field(fields["latent"], begin), _read_field(fields["text"], begin)
 
 
-def _read_field(field: dict[str, Any], begin: int) -> Place:
+def _read_field(field: dict[str, Any], begin: int) -> TensorRange:
     shape = tuple(field["shape"])
     start, stop = field["data_offsets"]
     num_bytes = math.prod(shape) * BFLOAT16.itemsize
     if field["dtype"] != "BF16" or stop - start != num_bytes or start < 0:
         raise ValueError(f"{stop - start} bytes for {shape} of {field['dtype']}")
-    return Place(shape, begin + start, begin + stop)
+    return TensorRange(shape, begin + start, begin + stop)

@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.schedule import MicroBatch, Schedule
-from jaxload.data.batch_memory import make_room
+from jaxload.data.batch_memory import make_buffer
 from jaxload.data.manifest import Manifest
-from jaxload.data.record import Place, locate
+from jaxload.data.record import TensorRange, locate
 from jaxload.errors import InputError
 from jaxload.files import allow_open_files
 
@@ -22,7 +22,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 _MAX_RECENT = 64  # Steps whose order is cached.
-_NUM_COUNTED = 8  # Steps from which `share_of_elements` is estimated.
+_NUM_COUNTED = 8  # Steps that `share_of_elements` samples for its estimate.
 
 
 class HostBatch(NamedTuple):
@@ -37,14 +37,13 @@ class HostBatch(NamedTuple):
 
 
 class MicroBatchSource:
-    """Random access to the micro-batches of some replicas.
+    """Random access to the micro-batches of the given replicas.
 
-    Each micro-batch is an element of its own, so that memory holds only the prefetched
-    ones, however many a step accumulates. Each replica has
-    `schedule.max_micro_batches` elements per step; the elements that exceed the step's
-    micro-batches are None and come last. Within a step, micro-batches are ordered by
-    planned start time, so that a loop that waits for one group leaves no other group
-    without work.
+    An element is one micro-batch and not a step, so that memory holds only prefetched
+    micro-batches, even if a step accumulates many. Every step has the same number of
+    elements, `schedule.max_micro_batches` per replica; if the step has fewer
+    micro-batches, its last elements are None. Micro-batches of a step are ordered by
+    planned start time, so that no group is idle while the loop waits for another.
     """
 
     def __init__(
@@ -62,10 +61,10 @@ class MicroBatchSource:
         Args:
             manifest: Manifest of the dataset.
             schedule: Schedule that names the samples of each micro-batch.
-            replicas: Replicas to read for, in the order in which they run.
-            num_at_once: Replicas that run at the same time: one on each local group.
+            replicas: Replicas of this host, in the order in which they run.
+            num_at_once: Number of local groups, which each run one replica at a time.
             num_steps: Steps of the run.
-            num_text_tokens: Length to which text embeddings are padded or cut.
+            num_text_tokens: Number of tokens to pad or cut text embeddings to.
         """
         self._manifest = manifest
         self._schedule = schedule
@@ -78,7 +77,7 @@ class MicroBatchSource:
 
     @property
     def elements_per_step(self) -> int:
-        """Elements per step, including those that are None."""
+        """Number of elements per step, including those that are None."""
         return len(self._replicas) * self._schedule.max_micro_batches
 
     def num_micro_batches(self, step: int) -> int:
@@ -111,7 +110,7 @@ class MicroBatchSource:
         if found is None:
             found = self._sort(step)
             if len(self._recent) >= _MAX_RECENT:
-                self._recent.clear()  # A race between threads costs only time.
+                self._recent.clear()  # No lock: after a race, threads only sort again.
             self._recent[step] = found
         return found
 
@@ -139,40 +138,40 @@ class MicroBatchSource:
                         f"{self._manifest.locate(row)}: expected a latent of "
                         f"{batch.latent_shape} by the manifest and text of width "
                         f"{batch.text_width}, got {latent.shape} and "
-                        f"{text.shape[-1]}; prepare the data set again"
+                        f"{text.shape[-1]}; prepare the dataset again"
                     )
                 batch.put(i, memoryview(data), latent, text)
         assert batch is not None, "a micro-batch has a sample"
         return batch.arrays
 
-    def _read(self, row: int) -> tuple[bytes, Place, Place]:
+    def _read(self, row: int) -> tuple[bytes, TensorRange, TensorRange]:
         try:
             data = self._records[row]
             return data, *locate(data)
         except (RuntimeError, ValueError, IndexError) as error:
             raise InputError(
                 f"{self._manifest.locate(row)}: cannot be read ({error}); copy the "
-                "shard again or prepare the data set again"
+                "shard again or prepare the dataset again"
             ) from error
 
 
 class _Collated:
-    """Arrays of a micro-batch, filled record by record with one copy per record."""
+    """Arrays of a micro-batch; each record is copied into them once."""
 
     def __init__(
         self,
         bucket: Bucket,
         rows: np.ndarray,
-        latent: Place,
-        text: Place,
+        latent: TensorRange,
+        text: TensorRange,
         num_text_tokens: int,
     ):
-        """Allocates the arrays; `latent` and `text` are those of the first record."""
+        """Allocates the arrays; the first record's `latent` and `text` give widths."""
         shape = bucket.shape
         self.latent_shape = (shape.frames, shape.height, shape.width, latent.shape[-1])
         self.text_width = text.shape[-1]
-        self._latents = make_room((len(rows), *self.latent_shape))
-        self._texts = make_room((len(rows), num_text_tokens, self.text_width))
+        self._latents = make_buffer((len(rows), *self.latent_shape))
+        self._texts = make_buffer((len(rows), num_text_tokens, self.text_width))
         self.arrays = {
             "latent": self._latents.array,
             "text": self._texts.array,
@@ -181,18 +180,20 @@ class _Collated:
         self._latent_bytes = self._latents.array.nbytes // len(rows)
         self._text_bytes = self._texts.array.nbytes // len(rows)
 
-    def takes(self, latent: Place, text: Place) -> bool:
-        """Returns whether a record has the shapes that the arrays hold."""
+    def takes(self, latent: TensorRange, text: TensorRange) -> bool:
+        """Returns whether a record has the shapes of the arrays."""
         return latent.shape == self.latent_shape and text.shape[1] == self.text_width
 
-    def put(self, i: int, data: memoryview, latent: Place, text: Place) -> None:
-        """Copies a record's latent, and its text cut to the array, to row i."""
+    def put(
+        self, i: int, data: memoryview, latent: TensorRange, text: TensorRange
+    ) -> None:
+        """Copies a record to row i; cuts its text to the length of the array."""
         self._latents.write(i * self._latent_bytes, data[latent.start : latent.stop])
         stop = min(text.stop, text.start + self._text_bytes)
         self._texts.write(i * self._text_bytes, data[text.start : stop])
 
     def close(self) -> None:
-        """Ends the writing; the arrays stay valid."""
+        """Releases the resources for writing; the arrays stay valid."""
         self._latents.close()
         self._texts.close()
 
@@ -202,9 +203,10 @@ _OTHER_FILES = 256  # Files that a process may open besides the shards.
 
 @dataclasses.dataclass
 class _Whole:
-    """All records of a shard, as a file instruction of ArrayRecord.
+    """Instruction for ArrayRecord to read all records of a shard.
 
-    Since the number of records is given, a shard is only opened when it is first read.
+    It states the number of records, so that ArrayRecord opens a shard only at its first
+    read.
     """
 
     filename: str

@@ -32,18 +32,22 @@ def read_ids(file: Path, batch: pa.RecordBatch) -> pa.StringArray | None:
         ) from error
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+def _is_text(data_type: pa.DataType) -> bool:
+    return pa.types.is_string(data_type) or pa.types.is_large_string(data_type)
 
 
 def _plain_numbers(cells: pa.Array, what: str) -> np.ndarray:
-    kind = cells.type
-    if _is_text(kind):
+    data_type = cells.type
+    if _is_text(data_type):
         texts = cells.to_numpy(zero_copy_only=False)
         return np.fromiter((_parse(text, what) for text in texts), float, len(texts))
     checks = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
-    if not pa.types.is_null(kind) and not any(check(kind) for check in checks):
-        raise InputError(f"{what}: expected numbers, got {kind}; write it as numbers")
+    if not pa.types.is_null(data_type) and not any(
+        check(data_type) for check in checks
+    ):
+        raise InputError(
+            f"{what}: expected numbers, got {data_type}; write it as numbers"
+        )
     floats = cells.cast(pa.float64(), safe=False).fill_null(np.nan)
     return floats.to_numpy(zero_copy_only=False)
 
@@ -53,8 +57,8 @@ def _parse(text: str | None, what: str) -> float:
         return np.nan
     if "\n" in text:
         raise InputError(
-            f"{what}: expected a number, got {text[:40]!r}, which goes on over a line "
-            "break; look for a quote that is not closed"
+            f"{what}: expected a number, got {text[:40]!r}, which has a line break; "
+            "look for a quote that is not closed"
         )
     try:
         return float(text)

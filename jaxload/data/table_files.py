@@ -1,4 +1,4 @@
-"""Reads the wanted columns of CSV or Parquet files as record batches."""
+"""Reads the requested columns of CSV or Parquet files as record batches."""
 
 import contextlib
 import difflib
@@ -21,7 +21,7 @@ _PARQUET_BUFFER_BYTES = 1 << 20
 def read_batches(
     path: Path, wanted: Set[str], chunk_rows: int
 ) -> Iterator[tuple[Path, int, pa.RecordBatch]]:
-    """Yields for each batch its file, its first row number and the wanted columns."""
+    """Yields each batch of the wanted columns, with its file and first row number."""
     first, columns = 0, None
     for file in _files(path):
         with _reading(file):
@@ -29,7 +29,7 @@ def read_batches(
             if previous not in (None, columns):
                 raise InputError(
                     f"{file}: expected the columns {[*previous.values()]} as in the "
-                    f"file before, got {[*columns.values()]}; write both alike"
+                    f"file before, got {[*columns.values()]}; write the same columns"
                 )
             names = {ours: name for ours, name in columns.items() if ours in wanted}
             batches_of = _csv_batches if _is_csv(file) else _parquet_batches
@@ -41,7 +41,7 @@ def read_batches(
 
 
 def stated_num_rows(path: Path) -> int:
-    """Returns the rows that Parquet files state; a CSV states none and counts as 0."""
+    """Returns the number of rows in the metadata of Parquet files; 0 for a CSV file."""
     return sum(map(_stated_num_rows, _files(path)))
 
 
@@ -86,8 +86,9 @@ def _reading(file: Path) -> Iterator[None]:
             raise _empty(file) from error
         if _is_csv(file):
             raise InputError(
-                f"{file}: expected CSV in UTF-8, got what cannot be read ({reason}); "
-                "look for a quote that is not closed, or export the file again"
+                f"{file}: expected CSV in UTF-8, got a file that cannot be read "
+                f"({reason}); look for a quote that is not closed, or export the file "
+                "again"
             ) from error
         raise InputError(
             f"{file}: not a Parquet file, or damaged ({reason}); copy or write it again"
@@ -100,7 +101,7 @@ def _stated_num_rows(file: Path) -> int:
 
 
 def _find_columns(file: Path) -> dict[str, str]:
-    """Maps our column names to the file's, for a manifest or a histogram."""
+    """Maps our names of columns to the names in a file, a manifest or a histogram."""
     schema = _open_csv(file).schema if _is_csv(file) else pq.read_schema(file)
     found = schema.names
     columns = {name: name for name in ("id", *SIZES, "fps")}
@@ -138,8 +139,8 @@ def _open_csv(
     names: list[str] | None = None,
     on_bad_row: Callable[[pa_csv.InvalidRow], str] = lambda row: "skip",
 ) -> pa_csv.CSVStreamingReader:
-    # Read as text, so that no invalid cell ends the reading. Distinct texts are
-    # few, and each is parsed once.
+    # Read as text, because an invalid cell must not end the reading. Dictionaries,
+    # because the few distinct texts then have to be parsed only once.
     types = {name: pa.dictionary(pa.int32(), pa.string()) for name in names or ()}
     return pa_csv.open_csv(
         file,
@@ -160,7 +161,7 @@ def _csv_batches(
     bad: list[int] = []
 
     def note(row: pa_csv.InvalidRow) -> str:
-        # With a line break, an unclosed quote may have swallowed any number of rows.
+        # A line break is a sign of an unclosed quote, which may hide many rows.
         if "\n" in row.text or len(bad) == _MAX_WAITING_BAD_ROWS:
             return "error"
         bad.append(row.number - 2)  # pyarrow counts from 1, with the header.

@@ -1,4 +1,4 @@
-"""Reads the rows of a user's manifest in chunks of bounded memory."""
+"""Reads a manifest or a histogram of media for planning, in chunks of rows."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -16,10 +16,11 @@ from jaxload.errors import InputError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """Some rows of a manifest, as columns; values are not validated."""
+    """A chunk of rows, as columns; values are not validated."""
 
     num_frames: np.ndarray
-    """float64, as are the next three; NaN if a cell is empty or not a number."""
+    """Number of frames. This and the next three columns are float64, with NaN for a
+    cell that is empty or not a number."""
 
     height: np.ndarray
     width: np.ndarray
@@ -27,16 +28,17 @@ class Rows:
     """Frames per second; 0 for images."""
 
     count: np.ndarray
-    """Samples that the row stands for, in int64; 1 except in a histogram."""
+    """Number of samples per row, in int64; always 1 except in a histogram."""
 
     first: int
     """Number of the first row, from 0, counted through the files of a directory."""
 
     ids: pa.StringArray | None
-    """Ids, empty for a row without one; None for a histogram, or if not requested."""
+    """Ids, "" if missing; None for a histogram, or if they were not requested."""
 
     at_model_rate: bool = False
-    """True for a histogram without fps: frames have the model's rate, `fps` is NaN."""
+    """True for a histogram without fps, which counts frames at the model's frame rate;
+    `fps` is then NaN."""
 
     def __len__(self) -> int:
         return len(self.num_frames)
@@ -94,7 +96,7 @@ def _to_rows(file: Path, first: int, batch: pa.RecordBatch) -> Rows:
     if wrong.size:
         raise InputError(
             f"{file}: row {first + wrong[0]}: expected a whole number as count, got "
-            f"{count[wrong[0]]}; correct the row, since what it stands for is unknown"
+            f"{count[wrong[0]]}; correct the row"
         )
     return Rows(
         **columns,

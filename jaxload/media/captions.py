@@ -24,7 +24,7 @@ class Row(NamedTuple):
     """One row of a table of captions."""
 
     number: int
-    """Number from 1: of the row in Parquet, of the row's first line in a text file."""
+    """Number of the row in Parquet, or of its first line in a text file; from 1."""
 
     path: str
     caption: str | None
@@ -39,7 +39,7 @@ class _BadRow(NamedTuple):
 def clean(text: str) -> str:
     """Strips a caption and collapses each run of white space into one space.
 
-    Line breaks count as white space: where an editor wraps a caption means nothing.
+    Line breaks count as white space, because editors wrap captions anywhere.
     """
     return " ".join(text.split())
 
@@ -55,9 +55,10 @@ def shown(path: str | Path) -> str:
 
 
 class NameIndex:
-    """Finds names by a key that `key` derives: exactly, or else by the key's NFC form.
+    """Finds names by a key, which the function `key` derives from a name.
 
-    macOS writes names in NFD, while tables of captions are mostly typed in NFC.
+    Keys are compared exactly first, then in Unicode's NFC form: macOS writes file names
+    in NFD, while tables of captions are mostly typed in NFC.
     """
 
     def __init__(self, names: Iterable[str], key: Callable[[str], str] = str):
@@ -102,7 +103,7 @@ def read_table(path: Path, name: str) -> tuple[list[Row], list[Problem]]:
     if bad and not rows:
         raise InputError(
             f"{shown(path)}: no row can be read; {unit} {bad[0].number}: "
-            f"{bad[0].reason}; mend the file, or move it away"
+            f"{bad[0].reason}; fix the file, or remove it from the folder"
         )
     return rows, [
         Problem(
@@ -149,8 +150,8 @@ def _make_row(number: int, path: object, caption: object) -> Row | _BadRow:
     if not isinstance(path, str) or not path:
         return _BadRow(number, f"expected the path of a file, got {str(path)[:40]!r}")
     if caption is not None and not isinstance(caption, str):
-        kind = type(caption).__name__
-        return _BadRow(number, f"expected text as the caption, got a {kind}")
+        found = type(caption).__name__
+        return _BadRow(number, f"expected text as the caption, got a {found}")
     try:
         # JSON can escape half of a surrogate pair, which UTF-8 cannot encode.
         f"{path}{caption}".encode()
@@ -192,8 +193,8 @@ def _csv_cells(path: Path) -> Iterator[tuple[int, list[str] | str]]:
             row = f"expected {width} cells, got {len(row)}"
         if isinstance(row, str) and last_line > line:
             raise InputError(
-                f"{shown(path)}, line {line}: expected one row, got what runs on to "
-                f"line {last_line} ({row}); look for a quote that is not closed"
+                f"{shown(path)}, line {line}: expected one row, got text up to line "
+                f"{last_line} ({row}); look for a quote that is not closed"
             )
         if row:
             yield line, row
@@ -210,7 +211,7 @@ def _json_row(number: int, line: str) -> Row | _BadRow:
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
-        return _BadRow(number, f"expected a JSON object, got what is none ({error})")
+        return _BadRow(number, f"expected a JSON object, got invalid JSON ({error})")
     if not isinstance(record, dict):
         return _BadRow(number, f"expected a JSON object, got {line[:40]!r}")
     values: list[object] = []
@@ -240,20 +241,22 @@ def _parquet_rows(path: Path) -> Iterator[Row | _BadRow]:
     except (pa.ArrowException, OSError, UnicodeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{shown(path)}: expected a Parquet file, got what cannot be read "
+            f"{shown(path)}: expected a Parquet file, got one that cannot be read "
             f"({reason}); copy or write it again"
         ) from error
     for number, (name, caption) in enumerate(zip(*columns, strict=True), 1):
         yield _make_row(number, name, caption)
 
 
-def _check_text(path: Path, name: str, kind: pa.DataType) -> None:
-    value = kind.value_type if isinstance(kind, pa.DictionaryType) else kind
+def _check_text(path: Path, name: str, data_type: pa.DataType) -> None:
+    value = (
+        data_type.value_type if isinstance(data_type, pa.DictionaryType) else data_type
+    )
     texts = (pa.string(), pa.large_string(), pa.string_view(), pa.null())
     if value not in texts:
         raise InputError(
-            f"{shown(path)}: expected text in the column {name!r}, got {kind}; write "
-            "it as strings"
+            f"{shown(path)}: expected text in the column {name!r}, got {data_type}; "
+            "write it as strings"
         )
 
 

@@ -1,12 +1,10 @@
 """Config section `synthetic`."""
 
 import dataclasses
-import re
 
 from jaxload.errors import InputError
-from jaxload.shapes.shape import Shape
-
-_CLIP = re.compile(r"(\d+)x(\d+)x(\d+)")
+from jaxload.shapes.geometry import Geometry, Sizes
+from jaxload.shapes.shape import Shape, parse_sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,14 +12,15 @@ class SyntheticConfig:
     """Media to draw when the dataset does not exist yet."""
 
     num_samples: int
-    """Images and clips to draw; more vary more and take longer to draw and encode."""
+    """Images and clips to draw; more add variety and take longer to draw and encode."""
 
     clips: tuple[str, ...]
     """Frames x height x width in pixels, from the most frequent to the rarest. Larger
-    clips show more detail and cost more compute; more sizes need more programs."""
+    clips show more detail and cost more compute; each further size costs a compilation.
+    """
 
     seed: int = 0
-    """Random seed; each value draws another dataset."""
+    """Random seed from 0 on; each value draws a different dataset."""
 
     def __post_init__(self):
         if self.num_samples < len(self.clips):
@@ -35,20 +34,29 @@ class SyntheticConfig:
             raise InputError(
                 "synthetic.clips is empty: expected sizes such as 17x64x64"
             )
-        for clip in self.clips:
-            match = _CLIP.fullmatch(clip)
-            frames, *sizes = map(int, match.groups()) if match else (0, 0, 0)
-            if frames % 4 != 1 or any(size % 16 or not size for size in sizes):
-                raise InputError(
-                    f"synthetic.clips: {clip!r}: expected FRAMESxHEIGHTxWIDTH with "
-                    "4k+1 frames and sizes in multiples of 16, such as 17x64x96"
-                )
+        try:
+            self.pixels()
+        except InputError as error:
+            raise InputError(f"synthetic.clips: {error}") from error
 
-    @property
-    def shapes(self) -> tuple[str, ...]:
-        """Distinct latent shapes of the clips."""
-        pixels = (map(int, clip.split("x")) for clip in self.clips)
-        return tuple(dict.fromkeys(str(Shape.of_pixels(*sizes)) for sizes in pixels))
+    def pixels(self) -> tuple[Sizes, ...]:
+        """Returns the frames, height and width of the clips, in pixels."""
+        return tuple(map(parse_sizes, self.clips))
+
+    def shapes(self, geometry: Geometry) -> tuple[Shape, ...]:
+        """Returns the distinct latent shapes of the clips.
+
+        Raises:
+            InputError: The codec or the model cannot take the sizes of a clip.
+        """
+        try:
+            found = [Shape.of_pixels(pixels, geometry) for pixels in self.pixels()]
+        except InputError as error:
+            raise InputError(
+                f"synthetic.clips: {error}; expected sizes such as 17x64x96 for the "
+                "built-in codec"
+            ) from error
+        return tuple(dict.fromkeys(found))
 
     def origin(self) -> str:
         """Describes everything that the drawn media depend on."""

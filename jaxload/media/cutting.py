@@ -1,8 +1,8 @@
 """Cuts a file into clips and accounts for the frames that no clip keeps.
 
-The arithmetic is that of a plan (`shapes.clips`, `shapes.assignment`), applied to what
-decodes. Every decoded frame is counted under one heading of `FrameCount`. At a varying
-frame rate a frame may be taken twice, and the counts ignore that.
+Files are cut by the functions that a plan uses (`shapes.clips`, `shapes.assignment`),
+but with the number of frames that were decoded. `FrameCount` counts every decoded frame
+once. At a varying frame rate a frame may be used twice, which the counts ignore.
 """
 
 import dataclasses
@@ -12,12 +12,15 @@ import numpy as np
 from jaxload.media.frames import Scan
 from jaxload.media.resample import ticks
 from jaxload.shapes.assignment import assign
-from jaxload.shapes.clips import MAX_FPS, Clips, ShapeRules, cut, level
+from jaxload.shapes.clips import Clips, tabulate
+from jaxload.shapes.config import MAX_FPS, ShapeRules
 from jaxload.shapes.cover import why_left_out
+from jaxload.shapes.cuts import cut_videos
+from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
 TOO_SLOW = "frame rate too low"
-BAD_TIMES = "frame rate makes no sense"
+BAD_TIMES = "invalid frame rate"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,14 +29,14 @@ class Clip:
 
     id: str
     first: int
-    """Index of the first frame among the frames that are taken from the file."""
+    """Index of the first frame, counted after resampling to the model's frame rate."""
 
     shape: Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LeftOutClip:
-    """A clip, or a whole file, that becomes no sample."""
+    """A clip or a whole file that is not used, and the reason."""
 
     id: str
     reason: str
@@ -42,20 +45,20 @@ class LeftOutClip:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FrameCount:
-    """Frames of a file, counted by what became of them."""
+    """Number of decoded frames, and how many were kept or dropped, by reason."""
 
     decoded: int = 0
     resampled: int = 0
     """Frames dropped to reach the model's frame rate."""
 
     uneven: int = 0
-    """Frames dropped to shorten clips to 4k+1 frames."""
+    """Frames dropped to round clips down to lengths of the codec, such as 4k+1."""
 
     beyond_shape: int = 0
-    """Frames dropped because a clip has more than its shape."""
+    """Frames dropped because a clip has more frames than its shape."""
 
     left_out: int = 0
-    """Frames of clips that no shape takes, and of remainders too short for a clip."""
+    """Frames of clips without a suitable shape, and of remainders too short to use."""
 
     kept: int = 0
 
@@ -66,7 +69,7 @@ class FrameCount:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cutting:
-    """Frames to take from a file, and the clips to make of them."""
+    """Frames to take from a file, and the clips to cut them into."""
 
     rate: float
     """Frames to take per second."""
@@ -85,13 +88,17 @@ def num_usable(scan: Scan, rules: ShapeRules) -> int:
 
 
 def cut_file(
-    name: str, scan: Scan, shapes: tuple[Shape, ...], rules: ShapeRules
+    name: str,
+    scan: Scan,
+    shapes: tuple[Shape, ...],
+    rules: ShapeRules,
+    geometry: Geometry,
 ) -> Cutting:
     """Cuts a file into clips and assigns each clip to its best shape, if any."""
     rate, num_taken = ticks(scan.num_frames, scan.seconds, fps=rules.fps)
     if not num_usable(scan, rules):
         slow = scan.fps < rules.min_fps
-        why = f"{scan.fps:.3g} fps, and {rules.min_fps:g} to {MAX_FPS:g} are expected"
+        why = f"{scan.fps:.3g} fps, expected {rules.min_fps:g} to {MAX_FPS:g}"
         return Cutting(
             rate=rate,
             num_taken=0,
@@ -102,26 +109,27 @@ def cut_file(
             ),
             frames=FrameCount(decoded=scan.num_frames, left_out=scan.num_frames),
         )
-    starts, lengths = _spans(num_taken, rules)
-    clips = Clips(
-        frames=level(lengths),
-        height=np.full(len(lengths), scan.height),
-        width=np.full(len(lengths), scan.width),
-        count=np.ones(len(lengths), np.int64),
+    # `tabulate` returns two tables: full clips, and the remainder. Each has one row.
+    cuts = cut_videos(np.array([num_taken]), rules)
+    sizes = (np.array([scan.height]), np.array([scan.width]))
+    full, rest = (
+        _Assigned(clips, shapes, rules)
+        for clips in tabulate(cuts, *sizes, np.array([1]), geometry)
     )
-    places, _ = assign(clips, shapes, rules)
-    reasons = why_left_out(clips, shapes, rules)
-    kept, left_out = [], []
-    for i, start in enumerate(starts):
-        clip_id = name if len(starts) == 1 else f"{name}@{start}"
-        if places[i] >= 0:
-            kept.append(Clip(id=clip_id, first=start, shape=shapes[places[i]]))
+    kept: list[Clip] = []
+    left_out: list[LeftOutClip] = []
+    num_uncut = num_rounded = 0
+    for clip in cuts.clips(0, name):
+        assigned = full if clip.is_full else rest
+        if assigned.shape is None:
+            size = f"{assigned.num_frames}x{scan.height}x{scan.width}"
+            reason = assigned.why_left_out()
+            left_out.append(LeftOutClip(id=clip.id, reason=reason, detail=size))
         else:
-            size = f"{clips.frames[i]}x{scan.height}x{scan.width}"
-            left_out.append(LeftOutClip(id=clip_id, reason=reasons[i], detail=size))
-    kept_frames = sum(clip.shape.pixels[0] for clip in kept)
-    even = int(clips.frames[places >= 0].sum())
-    whole = int(lengths[places >= 0].sum())
+            kept.append(Clip(id=clip.id, first=clip.first, shape=assigned.shape))
+            num_uncut += clip.num_frames
+            num_rounded += assigned.num_frames
+    num_kept = sum(clip.shape.pixels[0] for clip in kept)
     resampled = scan.num_frames - num_taken
     return Cutting(
         rate=rate,
@@ -131,20 +139,23 @@ def cut_file(
         frames=FrameCount(
             decoded=resampled + num_taken,
             resampled=resampled,
-            uneven=whole - even,
-            beyond_shape=even - kept_frames,
-            left_out=num_taken - whole,
-            kept=kept_frames,
+            uneven=num_uncut - num_rounded,
+            beyond_shape=num_rounded - num_kept,
+            left_out=num_taken - num_uncut,
+            kept=num_kept,
         ),
     )
 
 
-def _spans(num_taken: int, rules: ShapeRules) -> tuple[list[int], np.ndarray]:
-    """Returns the first frame and the length of each clip.
+class _Assigned:
+    """Shape assigned to equal clips, which a table of one row describes."""
 
-    The remainder after the full-length clips is a clip too, if it is long enough.
-    """
-    full, rest = (int(part[0]) for part in cut(np.array([num_taken]), rules))
-    lengths = [rules.max_frames] * full + [rest] * (rest > 0)
-    starts = [i * rules.max_frames for i in range(len(lengths))]
-    return starts, np.array(lengths, np.int64)
+    def __init__(self, clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules):
+        (index,), _ = assign(clips, shapes, rules)
+        self.shape = shapes[index] if index >= 0 else None
+        self.num_frames = int(clips.frames[0])
+        self._context = (clips, shapes, rules)
+
+    def why_left_out(self) -> str:
+        """Returns the main reason why no shape is suitable for the clip."""
+        return why_left_out(*self._context)[0]

@@ -1,7 +1,7 @@
-"""Frames of images, animations and videos, through one interface.
+"""Reads the frames of images, animations and videos through one interface.
 
-The content of a file decides its type, not its name: Pillow is tried first, then
-FFmpeg. `scan` counts the frames that `read_frames` yields, with the same code.
+The type of a file is detected from its bytes, not from its name: Pillow is tried first,
+then FFmpeg. `scan` and `read_frames` share their code, so both see the same frames.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ __all__ = ["Frame", "MediaError", "Scan", "read_frames", "scan"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scan:
-    """Measurements of the frames of a file that decode."""
+    """Number, size and duration of the frames that decode in a file."""
 
     num_frames: int
     """Frames that decode before any damage."""
@@ -39,7 +39,7 @@ class Scan:
 
 
 def scan(path: Path) -> Scan:
-    """Decodes a whole file without keeping it; raises MediaError if nothing decodes."""
+    """Decodes a whole file to measure it; raises MediaError if no frame decodes."""
     frames = _decode(path)
     first = next(frames)
     num_frames, seconds, damage = 1, 0.0, ""
@@ -58,11 +58,11 @@ def scan(path: Path) -> Scan:
 
 
 def read_frames(path: Path) -> Iterator[Frame]:
-    """Yields the frames that `scan` counts; raises MediaError as `scan` does.
+    """Yields the frames that `scan` counts; raises MediaError if no frame decodes.
 
-    Only what the decoder needs is held in memory. A frame stays valid after the next
-    frame is read and after the file is closed. Frames of one file share a colour
-    converter, so only one thread at a time may call their `rgb`.
+    Memory holds only the frames that the decoder needs. A yielded frame stays valid
+    after the next frame is read and after the file is closed. Frames of one file share
+    a colour converter, so only one thread at a time may call their `rgb`.
     """
     try:
         yield from _decode(path)
@@ -99,4 +99,4 @@ def _decode(path: Path) -> Iterator[Frame]:
                 raise MediaError(decoded.DAMAGED, str(error)) from error
             raise
         if first is None:
-            raise MediaError(decoded.DAMAGED, "no frame in it")
+            raise MediaError(decoded.DAMAGED, "no frame found")

@@ -1,4 +1,4 @@
-"""Tables in `parts/` that record the scans and the encoded samples of each part."""
+"""Reads and writes the tables in `parts/`: scans and encoded samples of each part."""
 
 import dataclasses
 import json
@@ -20,10 +20,11 @@ from jaxload.media.cutting import FrameCount, LeftOutClip
 from jaxload.media.frames import Scan
 from jaxload.media.listing import Listing, MediaFile
 from jaxload.media.problem import Problem
+from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
 FAILED = "failed"
-"""Reason of a problem: a codec or a text encoder raised an exception."""
+"""Reason of a problem whose cause is an exception of a codec or a text encoder."""
 
 DIED = "its worker died twice"
 
@@ -52,19 +53,19 @@ def shard_path(out: Path, index: int) -> Path:
     return out / f"shard-{index:05d}.array_record"
 
 
-def marker_path(out: Path, kind: str, index: int) -> Path:
-    """Returns the path at which a worker records the file it is working on."""
-    # One per machine, because another machine may be doing the same part.
+def marker_path(out: Path, prefix: str, index: int) -> Path:
+    """Returns the path of the file in which a worker records its current file."""
+    # One path per machine, because another machine may run the same part.
     host = socket.gethostname()
-    return parts_directory(out) / f"{kind}-{index:05d}.{host}.current"
+    return parts_directory(out) / f"{prefix}-{index:05d}.{host}.current"
 
 
-def _table_path(out: Path, kind: str, index: int) -> Path:
-    return parts_directory(out) / f"{kind}-{index:05d}.parquet"
+def _table_path(out: Path, prefix: str, index: int) -> Path:
+    return parts_directory(out) / f"{prefix}-{index:05d}.parquet"
 
 
 def write_listing(out: Path, listing: Listing) -> None:
-    """Writes the files that the parts are made of, unless they are written already."""
+    """Writes the files of the listing to a table, unless the table exists."""
     if (out / _LISTING).exists():
         return
     columns = {
@@ -75,7 +76,7 @@ def write_listing(out: Path, listing: Listing) -> None:
 
 
 def read_listing(out: Path) -> Listing:
-    """Reads what `write_listing` wrote, which leaves out the problems."""
+    """Reads the table of `write_listing`; it has the files, but not the problems."""
     rows = pq.read_table(out / _LISTING).to_pylist()
     return Listing(files=tuple(MediaFile(**row) for row in rows), problems=())
 
@@ -101,7 +102,7 @@ def write_scans(
 
 
 def read_scans(out: Path, index: int) -> tuple[dict[str, Scan], list[Problem]]:
-    """Reads what `write_scans` wrote."""
+    """Reads the scans of a part, by file name, and the problems found by the scan."""
     table = read_scan_table(out, index)
     scans = {
         row["id"]: Scan(
@@ -134,7 +135,7 @@ class EncodedPart:
     """Rows of the manifest."""
 
     shard: Shard | None
-    """None if the part has no clip."""
+    """Shard of the part; None if the part has no clip."""
 
     problems: Sequence[Problem]
     left_out: Sequence[LeftOutClip]
@@ -142,7 +143,7 @@ class EncodedPart:
 
 
 def write_encoded(out: Path, index: int, part: EncodedPart) -> None:
-    """Writes the result of encoding a part, after its shard."""
+    """Writes the result of encoding a part; call it after the shard is written."""
     metadata = {
         "shard": part.shard and dataclasses.asdict(part.shard),
         "problems": _dictionaries(part.problems),
@@ -153,7 +154,7 @@ def write_encoded(out: Path, index: int, part: EncodedPart) -> None:
 
 
 def read_encoded(out: Path, index: int) -> EncodedPart:
-    """Reads what `write_encoded` wrote."""
+    """Reads the result of encoding a part."""
     table = pq.read_table(_table_path(out, "part", index))
     metadata = _metadata(table)
     return EncodedPart(
@@ -166,7 +167,7 @@ def read_encoded(out: Path, index: int) -> EncodedPart:
 
 
 def is_encoded(out: Path, index: int) -> bool:
-    """Returns whether a part is encoded, and its shard present and intact."""
+    """Returns whether a part is encoded and its shard exists and is intact."""
     if not _table_path(out, "part", index).exists():
         return False
     part = read_encoded(out, index)
@@ -179,18 +180,18 @@ def is_encoded(out: Path, index: int) -> bool:
 
 
 def has_failed(out: Path, index: int) -> bool:
-    """Returns whether a part has failures that may not occur again in a retry."""
+    """Returns whether a part has failures that a retry may fix."""
     reasons = {problem.reason for problem in read_encoded(out, index).problems}
     return not reasons.isdisjoint({FAILED, DIED})
 
 
-def shape_counts(table: pa.Table) -> dict[Shape, int]:
+def shape_counts(table: pa.Table, geometry: Geometry) -> dict[Shape, int]:
     """Counts the samples of each shape in a table of entries."""
     grouped = table.group_by(["frames", "height", "width"]).aggregate(
         [([], "count_all")]
     )
     return {
-        Shape(row["frames"], row["height"], row["width"]): row["count_all"]
+        Shape(row["frames"], row["height"], row["width"], geometry): row["count_all"]
         for row in grouped.to_pylist()
     }
 

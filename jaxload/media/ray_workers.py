@@ -3,46 +3,55 @@
 import logging
 from collections.abc import Callable, Sequence
 
+from jaxload.console import Console
 from jaxload.errors import InputError
-from jaxload.media.workers import Recover, Task
+from jaxload.media.recovery import Part, Recovery
+from jaxload.media.runners import local_step
+from jaxload.media.workers import run_here
 
 
 def run_on_ray(
-    tasks: Sequence[Task], *, on_file: Callable[[], None], recover: Recover
+    parts: Sequence[Part], *, on_file: Callable[[], None], console: Console
 ) -> None:
-    """Runs tasks on the cluster at `RAY_ADDRESS`, or on a local one started here."""
+    """Runs parts on the cluster at `RAY_ADDRESS`, or on a local one started here.
+
+    Each part is one Ray task, which decodes and encodes. A batch therefore has clips of
+    one part only.
+    """
     try:
         import ray
         from ray.exceptions import RayError, RayTaskError
     except ImportError as error:
         raise InputError(
-            "Ray is not installed; expected the package ray, or --workers without it"
+            "--ray: expected the package ray, found none; install it, or run without "
+            "--ray"
         ) from error
     if not ray.is_initialized():
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
 
-    # `recover` decides about retries, because it knows which file killed a worker.
+    # Ray must not retry: `recover` does, and skips the file that killed a worker.
     @ray.remote(max_retries=0)
-    def run(task: Task) -> int:
+    def run(part: Part) -> int:
         num_files = 0
 
         def count() -> None:
             nonlocal num_files
             num_files += 1
 
-        task(count)
+        run_here([part], on_file=count, step=local_step(part))
         return num_files
 
-    running = {run.remote(task): task for task in tasks}
+    recover = Recovery(console)
+    running = {run.remote(part): part for part in parts}
     while running:
         (done, *_), _ = ray.wait(list(running))
-        task = running.pop(done)
+        part = running.pop(done)
         try:
             num_files = ray.get(done)
         except RayTaskError as error:
             raise error.cause from error
         except RayError as error:  # The worker or its machine died.
-            again = recover(task, str(error).splitlines()[0])
+            again = recover(part, str(error).splitlines()[0])
             running[run.remote(again)] = again
         else:
             for _ in range(num_files):

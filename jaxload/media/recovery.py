@@ -1,15 +1,18 @@
-"""Recovers from dead workers by finding the file that killed them."""
+"""Recovers from dead workers: finds the file that kills them, and skips it."""
 
+import dataclasses
 from collections import Counter
 
-from rich.console import Console
-
+from jaxload.console import Console
 from jaxload.errors import InputError
-from jaxload.media.preparation import Part, without_deadly
+from jaxload.media.encode_part import EncodePart
+from jaxload.media.scan_part import ScanPart
+
+Part = ScanPart | EncodePart
 
 
 class Recovery:
-    """Retries parts whose workers died, and skips a file that has killed two."""
+    """Retries parts whose workers died; skips a file that has killed two workers."""
 
     def __init__(self, console: Console):
         self._console = console
@@ -19,16 +22,19 @@ class Recovery:
         """Returns the part to run instead of one whose worker died."""
         name = part.marker.read_text() if part.marker.exists() else ""
         self._deaths[part.index, name] += 1
-        self._console.print(
-            f"a worker died ({how}) at {name or 'its start'}",
-            highlight=False,
-            markup=False,
-        )
+        self._console.say(f"a worker died ({how}) at {name or 'its start'}")
         if self._deaths[part.index, name] < 2:
-            return part
+            return _careful(part)
         if not name or name in part.deadly:
             raise InputError(
-                f"workers die where no file is read ({how}); run with --workers 0, "
-                "which shows why; what was done is kept"
+                f"worker processes die while they read no file ({how}); run with "
+                "--workers 0 to see the error; finished parts are kept"
             )
-        return without_deadly(part, frozenset([name]))
+        return dataclasses.replace(part, deadly=part.deadly | {name})
+
+
+def _careful(part: Part) -> Part:
+    """Returns the part with options that make a second death name the file to blame."""
+    if isinstance(part, EncodePart):
+        return dataclasses.replace(part, one_by_one=True)
+    return part

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,6 @@ from jaxload.media.video_files import write_video
 
 ORIGIN = ".origin"
 """Name of the file that records what the drawn media depend on."""
-
-_CLIP = re.compile(r"(\d+)x(\d+)x(\d+)")
-
 
 _COLOURS = {
     "red": (230, 50, 50),
@@ -47,8 +43,8 @@ class Scene:
     size: str
     direction: str | None
     drift: float
-    """Position across the direction of motion; 0 and 1 touch the edges. At rest, the
-    position on both axes."""
+    """Position from 0 to 1 on the axis perpendicular to the motion; 0 and 1 touch the
+    edges. For a figure at rest, the position on both axes."""
 
     def caption(self) -> str:
         """Describes the scene in words."""
@@ -61,15 +57,15 @@ class Scene:
     def draw(self, frames: int, height: int, width: int) -> np.ndarray:
         """Renders the scene in uint8; a moving figure crosses the frame once."""
         radius = _SIZES[self.size] * min(height, width)
-        room = np.array([height, width]) - 2 * radius
-        across = radius + room * self.drift
+        span = np.array([height, width]) - 2 * radius
+        across = radius + span * self.drift
         video = np.empty((frames, height, width, 3), dtype=np.uint8)
         for i in range(frames):
             centre = across.copy()
             if self.direction is not None:
                 step = np.array(_DIRECTIONS[self.direction])
                 progress = i / (frames - 1)
-                along = radius + room * (progress if step.sum() > 0 else 1 - progress)
+                along = radius + span * (progress if step.sum() > 0 else 1 - progress)
                 centre = np.where(step != 0, along, across)
             video[i] = self._frame(height, width, centre, radius)
         return video

@@ -1,18 +1,20 @@
-"""Frames of videos, decoded by FFmpeg.
+"""Decodes the frames of videos with FFmpeg.
 
-The frame count and rate that a container states are not trusted: frames are decoded and
-counted, and their own time stamps are used.
+The frame count and frame rate in a container's header are not trusted: frames are
+decoded and counted, and their time stamps are used.
 
 A video ends at its first damage, because later frames depend on damaged ones. Damage is
-detected where data are missing (but not at the end of a transport stream, which does
-not state its length) and where a decoder fails or reports a guess. Changed data that
-still decode are not detected, because no common codec has checksums. Of overwritten
-bytes, MPEG-4 detects most, H.264 and HEVC many, MJPEG few and VP9 none.
+detected if data are missing, or if a decoder fails or reports that it had to guess.
+There are two exceptions. A transport stream does not state its length, so missing data
+at its end go unnoticed. Changed bytes that still decode go unnoticed too, because no
+common codec has checksums: MPEG-4 detects most changes, H.264 and HEVC many, MJPEG few
+and VP9 none.
+
 A video that was cut from a longer one without re-encoding begins with its first frame
 that does not depend on removed frames.
 
-Interlaced fields stay woven, HDR is not tone-mapped, and transparency counts only where
-it is part of the pixel format (not in VP8 and VP9).
+Videos are not deinterlaced, and HDR is not tone-mapped. Transparency is read only if it
+is part of the pixel format, which it is not in VP8 and VP9.
 """
 
 import functools
@@ -35,8 +37,8 @@ from jaxload.media.frame import DamageError, Frame, MediaError
 DAMAGED = "damaged video"
 NOT_MEDIA = "not an image or video"
 
-# Containers of video. Left out are formats that draw text (tty) or open further files
-# and addresses (concat, hls, dash, sdp), which a media file must not make us do.
+# Containers of video. Excluded are formats that draw text (tty), and formats that open
+# other files or network addresses (concat, hls, dash, sdp), which would be unsafe.
 _CONTAINERS = (
     *("mov", "mp4", "matroska", "webm", "avi", "mpegts", "mpeg", "mpegvideo", "flv"),
     *("asf", "ogg", "mxf", "nut", "dv", "rm", "gxf", "wtv", "ivf", "obu", "av1"),
@@ -51,17 +53,17 @@ _NO_VIDEO = (
     Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
 )
 
-# Values of AVColorSpace; FFmpeg cannot convert from the others that it names.
+# Values of AVColorSpace; FFmpeg cannot convert from any other value.
 _UNKNOWN_MATRIX = frozenset({0, 2, 3})
 _KNOWN_MATRIX = frozenset({1, 4, 5, 6, 7, 9})
 
-# Signatures, with offsets, of files that are videos even if FFmpeg cannot open them.
+# Offset and signature of video files, to tell a damaged video from another file.
 _MATROSKA, _MATROSKA_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
 _MARKS = ((4, b"ftyp"), (0, _MATROSKA), (8, b"AVI "))
 
 
 class _Content:
-    """A file without its name, from which FFmpeg would guess the format."""
+    """Hides the name of a file, from which FFmpeg would guess the format."""
 
     def __init__(self, file: BinaryIO):
         self.read = file.read
@@ -70,7 +72,7 @@ class _Content:
 
 
 def decode(file: BinaryIO) -> Iterator[Frame]:
-    """Yields the frames of the first video; raises DamageError if they end early."""
+    """Yields the frames of the first video stream; raises DamageError at damage."""
     with _open(file) as container:
         stream = _video(container)
         ratio = stream.sample_aspect_ratio or 1  # 0 or None if unknown.
@@ -104,7 +106,7 @@ def _open(file: BinaryIO) -> InputContainer:
 
 
 def _stated_end(file: BinaryIO) -> int:
-    """Returns the bytes that an AVI, Matroska or WebM header states, or 0 if none."""
+    """Returns the file size in an AVI, Matroska or WebM header; 0 if there is none."""
     position = file.tell()
     file.seek(0)
     head = file.read(4096)
@@ -122,15 +124,15 @@ def _stated_end(file: BinaryIO) -> int:
 
 
 def _video(container: InputContainer) -> VideoStream:
-    """Returns the first video stream that is no cover picture, ready to be decoded."""
+    """Returns the first video stream that is not a cover picture, set up to decode."""
     if container.metadata.get("major_brand", "").strip() in _PHOTO_BRANDS:
         raise MediaError("HEIC photo", "convert it to JPEG or PNG")
     videos = [s for s in container.streams.video if not s.disposition & _NO_VIDEO]
     if not len(container.streams):
-        raise MediaError(DAMAGED, "nothing in it")
+        raise MediaError(DAMAGED, "no stream found")
     if not videos:
-        kinds = sorted({stream.type for stream in container.streams})
-        raise MediaError("no video in it", "only " + ", ".join(kinds))
+        types = sorted({stream.type for stream in container.streams})
+        raise MediaError("no video stream", "only " + ", ".join(types))
     stream = videos[0]
     if stream.codec_context is None:
         raise MediaError("unknown video codec")
@@ -146,7 +148,7 @@ def _video(container: InputContainer) -> VideoStream:
 def _decoded(
     container: InputContainer, stream: VideoStream, *, is_cut: bool
 ) -> Iterator[tuple[VideoFrame, bool]]:
-    """Yields frames, and whether the decoder gave each only after the data ended."""
+    """Yields each frame, and whether the decoder returned it after the data ended."""
     started = False
     try:
         for num_packets, packet in enumerate(container.demux(stream)):
@@ -171,7 +173,12 @@ def _decoded(
 def _decode(
     stream: VideoStream, packet: Packet | None, *, started: bool
 ) -> list[VideoFrame]:
-    """Returns the frames of a packet; none if they depend on frames cut away."""
+    """Decodes a packet, or the frames still buffered if it is None.
+
+    Before the first frame of the stream was decoded (`started` is False), returns an
+    empty list for a packet that cannot be decoded and is no key frame: an editor that
+    cut the file has removed the frames that it depends on. Other errors are raised.
+    """
     try:
         return stream.decode(packet)
     except FFmpegError:
@@ -184,7 +191,7 @@ def _decode(
 
 
 class _Clock:
-    """Times of frames, from their time stamps or, if these are bad, the frame rate."""
+    """Computes times of frames from time stamps, or from the frame rate if invalid."""
 
     def __init__(self, rate: Fraction | None):
         self._rate = rate
@@ -193,7 +200,10 @@ class _Clock:
         self._longest_step = Fraction(0)
 
     def time(self, stamp: Fraction | None, *, drained: bool) -> float:
-        """Returns the seconds since the first frame, strictly increasing."""
+        """Returns the seconds from the first frame to this one, strictly increasing.
+
+        `drained` is true if the decoder returned the frame only after the data ended.
+        """
         if self._last is None:
             self._start = self._last = stamp or Fraction(0)
             return 0.0
@@ -202,8 +212,8 @@ class _Clock:
                 raise MediaError("no time stamps", "and no frame rate")
             stamp = self._last + 1 / self._rate
         step = stamp - self._last
-        # A decoder holds a frame back until the frames shown before it are decoded. If
-        # the data end before those, it gives the held frame anyway, after a gap.
+        # A decoder keeps a frame until the frames shown before it are decoded. If the
+        # data end earlier, the decoder returns that frame anyway, after a gap in time.
         if drained and 0 < 3 * self._longest_step < 2 * step:
             raise DamageError("data are missing")
         self._longest_step = max(self._longest_step, step)
@@ -212,12 +222,12 @@ class _Clock:
 
 
 def _orientation(frame: VideoFrame) -> tuple[bool, bool, bool]:
-    """Returns whether to swap rows and columns, then flip rows, then flip columns."""
+    """Returns three flags: swap rows and columns, then flip rows, then flip columns."""
     data = frame.side_data.get("DISPLAYMATRIX")
     if data is None:
         return False, False, False
     matrix = np.frombuffer(bytes(data), np.int32)
-    # Stored (x, y) is shown at (a x + c y, b x + d y).
+    # The pixel stored at (x, y) is shown at (a x + c y, b x + d y).
     a, b, c, d = (int(matrix[i]) for i in (0, 1, 3, 4))
     if abs(b) > abs(a):
         return True, b < 0, c < 0
@@ -229,7 +239,7 @@ def _rgb(
     orientation: tuple[bool, bool, bool],
     reformatter: VideoReformatter,
 ) -> np.ndarray:
-    """Returns the pixels `[h, w, 3]`, upright, on white where they are transparent."""
+    """Returns the pixels `[h, w, 3]`, upright, blended with white if transparent."""
     has_alpha = any(component.is_alpha for component in frame.format.components)
     converted = reformatter.reformat(
         frame,
@@ -257,7 +267,7 @@ def _check_colors(frame: VideoFrame) -> None:
 
 
 def _matrix(frame: VideoFrame) -> int:
-    """Returns the YUV to RGB matrix; if unknown, the one that players would guess."""
+    """Returns the YUV to RGB matrix; if the frame has none, the one players assume."""
     if frame.colorspace in _KNOWN_MATRIX:
         return frame.colorspace
     large = frame.width >= 1280 or frame.height > 576
@@ -265,5 +275,5 @@ def _matrix(frame: VideoFrame) -> int:
 
 
 def _words(error: Any) -> str:
-    # Leaves out the file name, which FFmpeg was not given.
+    # str(error) would add an error number and a placeholder for the file name.
     return getattr(error, "strerror", None) or str(error)

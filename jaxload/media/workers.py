@@ -1,44 +1,83 @@
-"""Runs tasks in worker processes, any of which may die without ending the others."""
+"""Runs tasks in worker processes; the death of a worker does not end the others.
 
-import contextlib
+A task whose files are all decoded may still wait for results of encoders. Meanwhile the
+worker starts its next task, so that batches fill up with clips of several tasks.
+"""
+
 import dataclasses
-import multiprocessing
-import signal
+import functools
 import traceback
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import connection
-from multiprocessing.process import BaseProcess
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-# Spawn: JAX's threads do not survive a fork, and decoder libraries may not either.
-_PROCESSES = multiprocessing.get_context("spawn")
-_STOP_SECONDS = 5.0
+from jaxload.media.child import Child, DiedError
+from jaxload.media.encode_step import MAX_UNWRITTEN, EncodeStep, LocalStep
+from jaxload.media.encoders import Encoders
+from jaxload.media.link import Assigned, FileDone, Link, TaskDone, WantsTask
 
 
 @runtime_checkable
 class Task(Protocol):
-    """Unit of work that calls `on_file` after each file that it has finished."""
+    """Unit of work on some files, such as a part of a preparation."""
 
-    def __call__(self, on_file: Callable[[], None]) -> None: ...
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
+        """Starts the task, and returns an iterator that completes it.
 
-
-Recover = Callable[[Task, str], Task]
-"""(task, how its worker died) -> task to run instead; raises to give up."""
-
-
-@dataclasses.dataclass
-class _Worker:
-    """A worker process and its current task."""
-
-    process: BaseProcess
-    pipe: connection.Connection
-    task: Task | None = None
+        The iterator yields whenever the task has to wait for results of `step`.
+        `on_file` is called after each finished file.
+        """
+        ...
 
 
-def run_here(tasks: Sequence[Task], *, on_file: Callable[[], None]) -> None:
-    """Runs tasks one after the other in this process."""
+Recover = Callable[[Any, str], Task]
+"""(task, how its worker died) -> task to run instead, or InputError to give up."""
+
+MakeStep = Callable[[Link], EncodeStep]
+"""Makes the encode step of a worker; pickled and called in the worker process."""
+
+
+def run_here(
+    tasks: Iterable[Task], *, on_file: Callable[[], None], step: LocalStep | None
+) -> None:
+    """Runs tasks in this process.
+
+    A task that waits for its batches to fill is interleaved with later tasks.
+    """
+    running: list[Iterator[None]] = []
     for task in tasks:
-        task(on_file)
+        # The new task goes first: it fills batches that earlier tasks wait for.
+        running = _unfinished([iter(task(on_file, step)), *running])
+        while step is not None and step.num_unwritten >= MAX_UNWRITTEN:
+            step.wait()
+            running = _unfinished(running)
+    while running:
+        assert step is not None
+        step.wait()
+        running = _unfinished(running)
+
+
+def _unfinished(running: list[Iterator[None]]) -> list[Iterator[None]]:
+    """Advances all iterators, and returns the unfinished ones."""
+    return [work for work in running if next(work, _DONE) is not _DONE]
+
+
+_DONE = object()
+
+
+@dataclasses.dataclass(eq=False)
+class _Worker:
+    """A worker process and its tasks."""
+
+    child: Child
+    tasks: dict[int, Task] = dataclasses.field(default_factory=dict)
+    """Tasks that are not finished, by number."""
+
+    current: int | None = None
+    """Number of the task that is decoding; None if the worker requests another."""
 
 
 def run_in_processes(
@@ -47,94 +86,148 @@ def run_in_processes(
     num_workers: int,
     on_file: Callable[[], None],
     recover: Recover,
+    make_step: MakeStep | None = None,
+    encoders: Encoders | None = None,
 ) -> None:
-    """Runs tasks, at most `num_workers` at a time.
+    """Runs tasks in at most `num_workers` worker processes.
 
-    A worker that dies is replaced, and `recover` returns the task to run instead. An
-    exception in a task, or an interrupt, ends all workers and is raised here.
+    A dead worker is replaced, and `recover` returns the task to run instead of the task
+    to blame. If a task raises an exception, or on an interrupt, all workers end and the
+    exception is raised here.
     """
-    waiting = list(reversed(tasks))
-    workers: list[_Worker] = []
+    pool = _Pool(tasks, on_file, recover, make_step, encoders)
     try:
-        while waiting or workers:
-            while waiting and len(workers) < num_workers:
-                workers.append(_start())
-                _give(workers[-1], waiting.pop())
-            ready = connection.wait([worker.pipe for worker in workers])
-            for worker in [w for w in workers if w.pipe in ready]:
-                died = _listen(worker, on_file)
-                if died is not None:
-                    assert worker.task is not None
-                    workers.remove(worker)
-                    waiting.append(recover(worker.task, died))
-                elif worker.task is None and waiting:
-                    _give(worker, waiting.pop())
-                elif worker.task is None:
-                    workers.remove(worker)
-                    _stop(worker)
+        pool.give_tasks(num_workers)
+        while pool.is_unfinished:
+            pool.listen()
+            pool.give_tasks(num_workers)
     finally:
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            _stop(worker)
+        pool.close()
 
 
-def _start() -> _Worker:
-    ours, theirs = _PROCESSES.Pipe()
-    process = _PROCESSES.Process(target=_work, args=(theirs,), daemon=True)
-    process.start()
-    theirs.close()  # Else the pipe would outlive the worker.
-    return _Worker(process, ours)
+class _Pool:
+    """Worker processes, and the tasks that are not assigned to a worker."""
 
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        on_file: Callable[[], None],
+        recover: Recover,
+        make_step: MakeStep | None,
+        encoders: Encoders | None,
+    ):
+        self._waiting = deque(enumerate(tasks))
+        self._workers: list[_Worker] = []
+        self._on_file = on_file
+        self._recover = recover
+        self._make_step = make_step
+        self._encoders = encoders
 
-def _give(worker: _Worker, task: Task) -> None:
-    worker.task = task
-    # If the worker died meanwhile, `_listen` reports its death.
-    with contextlib.suppress(BrokenPipeError):
-        worker.pipe.send(task)
+    @property
+    def is_unfinished(self) -> bool:
+        """True if a task is unassigned or running."""
+        return bool(self._waiting or self._workers)
 
+    def give_tasks(self, num_workers: int) -> None:
+        """Starts missing workers, assigns tasks to free ones, and ends idle ones."""
+        for worker in list(self._workers):
+            if worker.current is None and not worker.tasks and not self._waiting:
+                self._workers.remove(worker)
+                worker.child.stop()
+        num_new = min(num_workers - len(self._workers), len(self._waiting))
+        self._workers += [
+            _Worker(Child(_work, self._make_step)) for _ in range(num_new)
+        ]
+        for worker in self._workers:
+            if worker.current is None and self._waiting:
+                worker.current, task = self._waiting.popleft()
+                worker.tasks[worker.current] = task
+                worker.child.send(Assigned(worker.current, task))
 
-def _listen(worker: _Worker, on_file: Callable[[], None]) -> str | None:
-    """Receives one message; returns how the worker died, or None if it is alive."""
-    try:
-        message = worker.pipe.recv()
-    except (EOFError, ConnectionResetError):
-        worker.process.join(_STOP_SECONDS)
-        code = worker.process.exitcode
-        if code is not None and code < 0:
-            return f"killed by {signal.Signals(-code).name}"
-        return f"exit code {code}"
-    if isinstance(message, Exception):
-        raise message
-    if message == "file":
-        on_file()
-    else:
-        worker.task = None
-    return None
-
-
-def _stop(worker: _Worker) -> None:
-    worker.pipe.close()  # A worker that waits for a task then exits.
-    worker.process.join(_STOP_SECONDS)
-    if worker.process.is_alive():
-        worker.process.kill()
-
-
-def _work(pipe: connection.Connection) -> None:
-    """Runs tasks from a pipe in a worker process until the parent closes the pipe."""
-    # The parent process handles interrupts and ends its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        while True:
-            task = pipe.recv()
+    def listen(self) -> None:
+        """Waits for messages from workers and encoders, and handles them."""
+        pipes = [worker.child.pipe for worker in self._workers]
+        if self._encoders is not None:
+            decoding = [w.child for w in self._workers if w.current is not None]
+            self._encoders.advance(decoding)
+            pipes += self._encoders.pipes
+        ready = connection.wait(pipes)
+        for worker in [w for w in self._workers if w.child.pipe in ready]:
             try:
-                task(lambda: pipe.send("file"))
-            except (BrokenPipeError, EOFError):
-                raise
-            except Exception as error:
-                error.add_note(traceback.format_exc())
-                pipe.send(error)
-            else:
-                pipe.send("done")
-    except (BrokenPipeError, EOFError, ConnectionResetError):
-        return
+                self._handle(worker, worker.child.receive())
+            except DiedError as error:
+                self._requeue_tasks(worker, str(error))
+        if self._encoders is not None:
+            for pipe in [pipe for pipe in self._encoders.pipes if pipe in ready]:
+                self._encoders.listen(pipe)
+
+    def close(self) -> None:
+        """Ends all workers."""
+        for worker in self._workers:
+            worker.child.terminate()
+        for worker in self._workers:
+            worker.child.stop()
+
+    def _handle(self, worker: _Worker, message: Any) -> None:
+        if isinstance(message, FileDone):
+            self._on_file()
+        elif isinstance(message, WantsTask):
+            worker.current = None
+        elif isinstance(message, TaskDone):
+            del worker.tasks[message.number]
+        else:
+            assert self._encoders is not None
+            self._encoders.handle(worker.child, message)
+
+    def _requeue_tasks(self, worker: _Worker, how: str) -> None:
+        """Removes a dead worker and puts its tasks back at the front of the queue."""
+        self._workers.remove(worker)
+        worker.child.stop()
+        if self._encoders is not None:
+            self._encoders.forget(worker.child)
+        # Blames the task that was decoding, or else the oldest one.
+        blamed = worker.current
+        if blamed is None:
+            blamed = next(iter(worker.tasks), None)
+        for number, task in reversed(worker.tasks.items()):
+            again = self._recover(task, how) if number == blamed else task
+            self._waiting.appendleft((number, again))
+
+
+def _work(pipe: connection.Connection, make_step: MakeStep | None) -> None:
+    """Main function of a worker process: runs tasks until the pipe is closed."""
+    link = Link(pipe)
+    try:
+        step = make_step(link) if make_step else None
+        _serve(link, step)
+    except EOFError:  # The main process has ended, or has stopped this process.
+        raise
+    except Exception as error:
+        error.add_note(traceback.format_exc())
+        link.send(error)
+
+
+def _serve(link: Link, step: EncodeStep | None) -> None:
+    on_file = functools.partial(link.send, FileDone())
+    running: dict[int, Iterator[None]] = {}
+    while True:
+        while link.tasks:
+            assigned = link.tasks.popleft()
+            # The new task goes first: results that arrive while it decodes may finish
+            # earlier tasks.
+            running = {assigned.number: iter(assigned.task(on_file, step)), **running}
+            _advance(link, running)
+            while step is not None and step.num_unwritten >= MAX_UNWRITTEN:
+                step.wait()
+                _advance(link, running)
+            link.send(WantsTask())
+        link.wait()
+        _advance(link, running)
+
+
+def _advance(link: Link, running: dict[int, Iterator[None]]) -> None:
+    """Advances all tasks, and reports the finished ones to the main process."""
+    for number, work in list(running.items()):
+        if next(work, _DONE) is _DONE:
+            del running[number]
+            link.send(TaskDone(number))

@@ -5,20 +5,17 @@
 
 import dataclasses
 import functools
-import itertools
 import math
-import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from jaxload.ops import _ffi
+from jaxload.ops._partitioned import Partitioned, checksum
 
 # A run is a range of tokens with one partial sum. At 32 tokens per run in bfloat16,
 # partial sums are about 4% of a backward pass's memory traffic. 512 runs are several
@@ -54,10 +51,22 @@ class Kernel:
             *operands: Operands of the target.
             **attributes: Attributes of the target.
         """
-        call = _Call(self, plain, tuple(attributes.items()))
-        return jax.lax.platform_dependent(
-            *operands, default=plain, **dict.fromkeys(_ffi.platforms(), call.batched)
+        call = Partitioned(
+            _Call(self, plain, tuple(attributes.items())).local,
+            self.operands,
+            self.results,
+            sharded="BS",
+            identity=(_checksum(self.target), *attributes.values()),
         )
+        return jax.lax.platform_dependent(
+            *operands, default=plain, **dict.fromkeys(_ffi.platforms(), call)
+        )
+
+
+@functools.cache
+def _checksum(target: str) -> np.uint32:
+    """Identifies a target and the code of its calls, which programs do not show."""
+    return checksum(target.encode(), Path(__file__).read_bytes())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,45 +77,8 @@ class _Call:
     plain: Callable[..., Any]
     attributes: tuple[tuple[str, np.float32], ...]
 
-    def batched(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
-        """Calls the target; under vmap, still once, with the mapped axis as batch."""
-
-        @jax.custom_batching.custom_vmap
-        def call(*operands: jax.Array):
-            if jax.sharding.get_abstract_mesh().manual_axes:
-                # XLA does not partition calls within a shard_map: operands are gathered
-                # over mesh axes that the shard_map leaves to XLA.
-                return self.local(*operands)
-            return _partitioned(self, *operands, *self._identity())
-
-        @call.def_vmap
-        def _(axis_size: int, is_mapped: Sequence[bool], *operands: jax.Array):
-            call = dataclasses.replace(self, plain=jax.vmap(self.plain))
-            results = call.batched(
-                *(
-                    x if mapped else jnp.broadcast_to(x, (axis_size, *x.shape))
-                    for x, mapped in zip(operands, is_mapped, strict=True)
-                )
-            )
-            return results, (True,) * len(results)
-
-        return call(*operands)
-
-    def _identity(self) -> list[jax.Array]:
-        """Returns operands that identify the target and its attributes.
-
-        A lowered program refers to the partitioned call by a memory address, which the
-        compile cache has to ignore. Without these extra operands, programs that call
-        different targets would have the same cache key.
-        """
-        target = np.uint32(zlib.crc32(self.kernel.target.encode()))
-        return [
-            jnp.asarray(value) for value in (target, *dict(self.attributes).values())
-        ]
-
     def local(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Calls the target on one device's shards."""
-        operands = operands[: len(self.kernel.operands)]
         results = jax.ffi.ffi_call(self.kernel.target, self._types(*operands))(
             *operands, **dict(self.attributes)
         )
@@ -119,8 +91,12 @@ class _Call:
         (`jax.eval_shape` omits the mesh of some.)
         """
 
+        plain = self.plain
+        for _ in range(operands[0].ndim - len(self.kernel.operands[0])):
+            plain = jax.vmap(plain)  # Over batch axes that the plain form lacks.
+
         def results(*operands: jax.Array) -> tuple[jax.Array, ...]:
-            results = self.plain(*operands)
+            results = plain(*operands)
             if not self.kernel.num_sums:
                 return results
             shape = workspace_shape(operands[0].shape, self.kernel.num_sums)
@@ -140,95 +116,3 @@ def workspace_shape(shape_BSD: Sequence[int], num_sums: int) -> tuple[int, ...]:
         _MAX_RUNS // max(1, math.prod(batch)),
     )
     return (*batch, max(1, num_runs), num_sums, width)
-
-
-# Partitioning of a call. The sharding rule states which axes of operands and results
-# correspond, so that shardings propagate between them. Once XLA has chosen shardings,
-# `_partition` returns the call for one shard.
-
-
-@functools.partial(custom_partitioning, static_argnums=(0,))
-def _partitioned(call: _Call, *operands: jax.Array) -> tuple[jax.Array, ...]:
-    return call.local(*operands)
-
-
-def _sharding_rule(call: _Call, *_: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
-    factors = {"BSD": "... s d", "BS": "... s", "BD": "... d"}
-    operands = [factors[axes] for axes in call.kernel.operands]
-    operands += [""] * (1 + len(call.attributes))  # From `_identity`.
-    results = [factors[axes] for axes in call.kernel.results]
-    # Tokens are not declared a reduction factor, although some results are sums over
-    # tokens: a factor that appears in other results may not be one. `_partition` sums
-    # over the shards instead.
-    rule = f"{', '.join(operands)} -> {', '.join(results)}"
-    return rule, {"need_replication_factors": ("d",)}
-
-
-def _partition(
-    call: _Call,
-    mesh: Mesh,
-    operands: Sequence[jax.ShapeDtypeStruct],
-    results: Sequence[jax.ShapeDtypeStruct],
-):
-    kernel = call.kernel
-    arrays = (*operands[: len(kernel.operands)], *results)
-    all_axes = (*kernel.operands, *kernel.results)
-    mesh, (*batch, tokens) = _cut(
-        mesh, [a for a, axes in zip(arrays, all_axes, strict=True) if axes == "BSD"]
-    )
-    shardings = {
-        "BSD": NamedSharding(mesh, P(*batch, tokens, None)),
-        "BS": NamedSharding(mesh, P(*batch, tokens)),
-        "BD": NamedSharding(mesh, P(*batch, None)),
-    }
-    whole = NamedSharding(mesh, P())
-
-    def call_shard(*operands: jax.Array) -> tuple[jax.Array, ...]:
-        results = call.local(*operands)
-        if not tokens or not kernel.num_sums:
-            return results
-        sums = jax.lax.psum(results[-kernel.num_sums :], tokens)
-        return (*results[: -kernel.num_sums], *sums)
-
-    return (
-        mesh,
-        call_shard,
-        tuple(shardings[axes] for axes in kernel.results),
-        (
-            *(shardings[axes] for axes in kernel.operands),
-            *(whole for _ in operands[len(kernel.operands) :]),
-        ),
-    )
-
-
-_partitioned.def_partition(_partition, sharding_rule=_sharding_rule)
-
-
-_Axes = tuple[str, ...]  # Mesh axes that shard a dimension; empty if unsharded.
-
-
-def _cut(
-    mesh: Mesh, activations: Sequence[jax.ShapeDtypeStruct]
-) -> tuple[Mesh, list[_Axes]]:
-    """Returns the mesh axes of batch and tokens in the activation with most shards."""
-    if mesh.empty:  # No axis names to shard by: replicate.
-        devices = list(activations[0].sharding.device_set)
-        return Mesh(devices, ("device",)), [()] * (activations[0].ndim - 1)
-    cuts = [
-        [
-            _dividing(mesh, size, axes)
-            for size, axes in zip(x.shape[:-1], x.sharding.spec[:-1], strict=True)
-        ]
-        for x in activations
-    ]
-    return mesh, max(cuts, key=lambda cut: _num_shards(mesh, itertools.chain(*cut)))
-
-
-def _dividing(mesh: Mesh, size: int, axes: str | _Axes | None) -> _Axes:
-    """Returns the axes, or none if XLA would pad a shard, as padding corrupts sums."""
-    axes = (axes,) if isinstance(axes, str) else axes or ()
-    return axes if size % _num_shards(mesh, axes) == 0 else ()
-
-
-def _num_shards(mesh: Mesh, axes: Iterable[str]) -> int:
-    return math.prod(mesh.shape[axis] for axis in axes)

@@ -23,7 +23,7 @@ from jaxload.parallel.mesh import (
     make_mesh,
     resolve,
 )
-from jaxload.parallel.sharding import param_shardings
+from jaxload.parallel.sharding_rules import param_shardings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Placement:
         return NamedSharding(self.mesh, PartitionSpec())
 
     def state(self, tree: Any) -> Any:
-        """Returns the shardings of a training state, of which each group has a copy."""
+        """Returns the shardings of a training state, replicated over groups."""
         return param_shardings(tree, self.mesh)
 
     def sums(self, tree: Any) -> Any:

@@ -11,6 +11,7 @@ from jaxload.models import ModelConfig
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.model_record import difference
 from jaxload.planning.plan import Plan
+from jaxload.shapes.geometry import Geometry
 
 _AGAIN = "plan again for this run"
 
@@ -31,6 +32,15 @@ def check_plan_file(
         )
 
 
+def check_geometry(plan: Plan, geometry: Geometry, *, name: str) -> None:
+    """Refuses a plan for a codec or a model of another geometry."""
+    if plan.geometry != geometry:
+        raise InputError(
+            f"{name}: planned for a codec and model with {plan.geometry}, and the "
+            f"config has {geometry}; use the config that the plan was made with"
+        )
+
+
 def check_same_plan(run: Plan, given: Plan, *, name: str) -> None:
     """Refuses a plan file that differs from the plan that a run follows."""
     parts = [(p.buckets, p.patterns, p.rest, p.num_replicas) for p in (run, given)]
@@ -42,7 +52,7 @@ def check_same_plan(run: Plan, given: Plan, *, name: str) -> None:
 
 
 def check_num_groups(plan: Plan, num_groups: int) -> None:
-    """Refuses more groups than the plan has replicas: some groups would idle."""
+    """Refuses more groups than the plan has replicas, as some would have no work."""
     if num_groups > plan.num_replicas:
         raise InputError(
             f"replicas of the plan: {plan.num_replicas}, groups of devices to run "
@@ -57,15 +67,16 @@ def check_dataset(plan: Plan, manifest: Manifest) -> None:
     if plan.dataset != manifest.digest():
         raise InputError(
             f"dataset {manifest.directory}: the run was planned for another "
-            f"({plan.dataset}, this one is {manifest.digest()}); restore the first, or "
-            "train in another --workdir"
+            f"({plan.dataset}, this one is {manifest.digest()}); restore that "
+            "dataset, or train in another --workdir"
         )
 
 
 def lay_out(plan: Plan, mesh: MeshConfig) -> Plan:
     """Returns a run's plan for the devices that resume the run.
 
-    The schedule stays; every program is divided among the devices of the new groups.
+    The schedule stays the same. Every program is divided among the devices of the new
+    groups.
 
     Raises:
         InputError: A batch cannot be divided evenly; the message names sizes that can.
@@ -85,7 +96,7 @@ def lay_out(plan: Plan, mesh: MeshConfig) -> Plan:
 
 
 def _laid_out(bucket: Bucket, plan: Plan, layout: Layout) -> Bucket:
-    """Returns a bucket with another layout, whose bytes are not known."""
+    """Returns a bucket with another layout; its bytes become unknown."""
     program = dataclasses.replace(bucket.program, layout=layout)
     return dataclasses.replace(
         bucket,

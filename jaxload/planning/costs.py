@@ -4,15 +4,14 @@ import dataclasses
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload.balance.cost import CostLaw, CostModel
-from jaxload.balance.regression import CostFit
+from jaxload.balance.regression import Calibration
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.planning.analytic_cost import analytic_cost
 from jaxload.planning.model_record import difference
-from jaxload.planning.timing import measure_costs
+from jaxload.planning.step_times import measure_costs
 from jaxload.training.lowering import Lowering
 
 
@@ -40,21 +39,21 @@ def make_cost_model(
                     "jaxload.calibrate wrote on such a machine"
                 )
             seconds = config.balance.measure_seconds
-            fit = measure_costs(
+            calibration = measure_costs(
                 config, lowering, budget=budget, seconds=seconds, console=console
             )
         case path:
-            fit = read_fit(Path(path))
-            _check_fit(fit, config, path)
-    return measured_cost(fit, analytic)
+            calibration = read_calibration(Path(path))
+            _check_calibration(calibration, config, path)
+    return measured_cost(calibration, analytic)
 
 
-def _check_fit(fit: CostFit, config: Config, path: str) -> None:
+def _check_calibration(calibration: Calibration, config: Config, path: str) -> None:
     """Refuses costs measured for another model or number of devices per replica."""
-    other = difference(fit.model, config.model)
-    if not other and fit.devices_per_group != config.mesh.devices_per_group:
+    other = difference(calibration.model, config.model)
+    if not other and calibration.devices_per_group != config.mesh.devices_per_group:
         other = (
-            f"{fit.devices_per_group} devices per replica there and "
+            f"{calibration.devices_per_group} devices per replica there and "
             f"{config.mesh.devices_per_group} here"
         )
     if other:
@@ -64,37 +63,37 @@ def _check_fit(fit: CostFit, config: Config, path: str) -> None:
         )
 
 
-def measured_cost(fit: CostFit, analytic: CostModel) -> CostModel:
+def measured_cost(calibration: Calibration, analytic: CostModel) -> CostModel:
     """Returns the measured cost model, scaled by FLOPs for the other remat policies."""
-    timed = analytic.laws[fit.remat]
+    timed = analytic.laws[calibration.remat]
 
     def law(other: CostLaw) -> CostLaw:
         return dataclasses.replace(
-            fit.cost,
-            per_token=fit.cost.per_token * other.per_token / timed.per_token,
-            per_token_squared=fit.cost.per_token_squared
+            calibration.cost,
+            per_token=calibration.cost.per_token * other.per_token / timed.per_token,
+            per_token_squared=calibration.cost.per_token_squared
             * (other.per_token_squared / timed.per_token_squared),
         )
 
     return CostModel(
         laws={remat: law(other) for remat, other in analytic.laws.items()},
         unit="s",
-        source=fit.source,
+        source=calibration.source,
     )
 
 
-def read_fit(path: Path) -> CostFit:
+def read_calibration(path: Path) -> Calibration:
     """Reads measured costs from a file that jaxload.calibrate wrote."""
     try:
         content = json.loads(path.read_text())
     except OSError as error:
         raise InputError(
-            f"fit {path}: cannot be read ({error.strerror}); make one with "
+            f"calibration {path}: cannot be read ({error.strerror}); make one with "
             "python -m jaxload.calibrate"
         ) from error
     except json.JSONDecodeError as error:
         raise InputError(
-            f"fit {path}: not JSON ({error}); make it again with "
+            f"calibration {path}: not JSON ({error}); make it again with "
             "python -m jaxload.calibrate"
         ) from error
-    return CostFit.from_dict(content, name=f"fit {path}")
+    return Calibration.from_dict(content, name=f"calibration {path}")

@@ -1,4 +1,4 @@
-"""Bytes of programs on each device, as compiled, before anything runs."""
+"""Bytes of compiled programs on each device, before anything runs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -35,7 +35,11 @@ class Compiler(Protocol):
     def footprints(
         self, requests: Sequence[Request], *, on_done: Callable[[], None]
     ) -> dict[Request, int]:
-        """Returns the bytes of each program and of the state beside it."""
+        """Compiles programs and returns the peak bytes per device of each.
+
+        The bytes include the training state that stays on the device although the
+        program does not read it. `on_done` is called after each program.
+        """
         ...
 
     def batch_bytes(self, program: Program) -> int:
@@ -69,8 +73,8 @@ class LocalCompiler:
 
         Args:
             lowering: Programs of the run.
-            group: Group of the micro-steps and the sampler; it has to be one of this
-                process if they are to run.
+            group: Group of the micro-steps and the sampler; to run them, the group has
+                to be one of this process.
             sample: Config of the clip that the sampler draws.
             shift: Shift of the sampler's noise levels.
         """
@@ -97,7 +101,7 @@ class LocalCompiler:
         )
 
     def lower(self, request: Request) -> Lowered:
-        """Lowers a micro-step or the sampler for the group, or the update for all."""
+        """Lowers a micro-step or sampler for the group, or the update for the mesh."""
         if isinstance(request, Program):
             return self._lowering.micro_step(request, self._group)
         if request == UPDATE:
@@ -107,7 +111,11 @@ class LocalCompiler:
     def footprints(
         self, requests: Sequence[Request], *, on_done: Callable[[], None]
     ) -> dict[Request, int]:
-        """Returns the bytes of each program and of the state beside it."""
+        """Compiles programs and returns the peak bytes per device of each.
+
+        The bytes include the training state that stays on the device although the
+        program does not read it. `on_done` is called after each program.
+        """
         self.compile(requests, on_done=on_done)
         return {
             request: program_bytes(self.compiled[request])
@@ -132,7 +140,7 @@ def program_bytes(compiled: Compiled) -> int:
     """
     memory = compiled.memory_analysis()
     if memory is None:
-        raise NotImplementedError("this backend does not tell the memory of a program")
+        raise NotImplementedError("this backend does not report the memory of programs")
     return (
         memory.argument_size_in_bytes
         + memory.output_size_in_bytes
@@ -158,7 +166,7 @@ def resident_bytes(lowering: Lowering, request: Request) -> int:
 
 
 def _attention_workspace(lowering: Lowering, program: Program) -> int:
-    """Returns the bytes in which cuDNN's backward pass sums gradients in float32."""
+    """Returns the bytes of cuDNN's float32 gradient sums in the backward pass."""
     mesh = lowering.placement.mesh
     if mesh.devices.flat[0].platform not in ("cuda", "gpu"):
         return 0
@@ -183,7 +191,7 @@ def check_capacity(max_bytes: int, devices: Iterable[Any]) -> None:
     limit = device_memory(devices)
     if limit and limit < max_bytes:
         raise InputError(
-            f"balance.max_bytes={max_bytes}: expected at most {limit}, which JAX may "
-            "take of a device; lower it, or set XLA_CLIENT_MEM_FRACTION in the "
-            "environment, which is 0.75 by default"
+            f"balance.max_bytes={max_bytes}: expected at most {limit}, the bytes of "
+            "a device that JAX may use; lower it, or set XLA_CLIENT_MEM_FRACTION, "
+            "which is 0.75 by default, in the environment"
         )

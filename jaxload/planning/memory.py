@@ -5,14 +5,12 @@ import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
-from rich.console import Console
-
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostModel
 from jaxload.balance.memory import Limit, MemoryLaw, probe_shapes, regress_memory
 from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
-from jaxload.console import phase
+from jaxload.console import Console, phase
 from jaxload.errors import InputError
 from jaxload.planning.footprint import OTHERS, Compiler, Request, add_queue
 from jaxload.shapes.shape import Shape
@@ -26,11 +24,11 @@ class Memory(Protocol):
 
     @property
     def source(self) -> str:
-        """Text that says where the budget and the bytes come from."""
+        """Source of the budget and of the bytes, as text for the plan."""
         ...
 
     def prepare(self, shapes: Sequence[Shape]) -> None:
-        """Prepares `limit` for some shapes."""
+        """Prepares `limit` for some shapes; has to be called before `limit`."""
         ...
 
     def limit(self, shape: Shape) -> Limit:
@@ -47,7 +45,7 @@ class Memory(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenMemory:
-    """Memory budget in tokens alone: nothing is compiled."""
+    """Memory budget only in tokens; nothing is compiled."""
 
     max_tokens: int
     layout: Layout = dataclasses.field(default_factory=Layout)
@@ -56,7 +54,7 @@ class TokenMemory:
 
     @property
     def source(self) -> str:
-        """Text that says where the budget comes from."""
+        """Source of the budget, as text for the plan."""
         return f"{self.max_tokens:,} tokens in a micro-batch (balance.max_tokens)"
 
     def prepare(self, shapes: Sequence[Shape]) -> None:
@@ -70,7 +68,7 @@ class TokenMemory:
         )
         units = self.max_tokens // smallest.tokens_per_device
         program = smallest.resized(max(1, units) * unit)
-        return Limit(program=program, fits=units > 0, unit=unit)
+        return Limit(program=program, within_budget=units > 0, unit=unit)
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
         """Returns the buckets unchanged."""
@@ -99,7 +97,7 @@ class CompiledMemory:
             costs: Cost model by which remat policies are compared.
             config: Section `balance`, with the other limits.
             budget: Bytes of each device.
-            origin: Text for messages that says where the budget comes from.
+            origin: Source of the budget, as text for messages.
             layout: Division of a micro-batch among the devices of a group.
             remats: Remat policies to try, the fastest first; a shape gets the one with
                 the least cost per sample among those within the budget.
@@ -121,7 +119,7 @@ class CompiledMemory:
 
     @property
     def source(self) -> str:
-        """Text that says where the budget and the bytes come from."""
+        """Source of the budget and of the bytes, as text for the plan."""
         tokens = self._config.max_tokens
         and_tokens = f" and {tokens:,} tokens (balance.max_tokens)" if tokens else ""
         return (
@@ -143,8 +141,8 @@ class CompiledMemory:
             if candidates:
                 self._regress(remat, candidates)
             for shape in candidates:
-                fits = self._max_units(remat, shape) > 0
-                if fits and self._cost(remat, shape) < self._chosen_cost(shape):
+                possible = self._max_units(remat, shape) > 0
+                if possible and self._cost(remat, shape) < self._chosen_cost(shape):
                     self._remat_of[shape] = remat
         # A shape that is too large for every policy gets the one that takes the least
         # memory, and the plan marks the shape as over budget.
@@ -152,7 +150,7 @@ class CompiledMemory:
         self._remat_of |= dict.fromkeys(missing, self._remats[-1])
 
     def _may_choose(self, remat: Remat, shape: Shape) -> bool:
-        """Returns whether a policy could cost less than the chosen one at any batch."""
+        """Returns whether a policy could cost less than the one chosen so far."""
         sample = self._costs.sample(self._program(shape, 1, remat))
         return sample < self._chosen_cost(shape)
 
@@ -171,7 +169,7 @@ class CompiledMemory:
         remat = self._remat_of[shape]
         units = self._max_units(remat, shape)
         program = self._program(shape, max(1, units), remat)
-        return Limit(program=program, fits=units > 0, unit=self._unit)
+        return Limit(program=program, within_budget=units > 0, unit=self._unit)
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...] | None:
         """Compiles every bucket; lowers the limit of buckets over the budget."""
@@ -212,15 +210,18 @@ class CompiledMemory:
         )
         title = f"compiling for memory, remat={remat}"
         self._measure([smallest], title)
-        if self._alone(smallest) > self._budget:
+        if self._with_own_queue(smallest) > self._budget:
             return
         self._measure(programs, title)
         self._laws[remat] = regress_memory(
-            {program: self._alone(program) for program in (smallest, *programs)}
+            {
+                program: self._with_own_queue(program)
+                for program in (smallest, *programs)
+            }
         )
 
-    def _alone(self, program: Program) -> int:
-        """Returns a program's bytes in a run that has no other program."""
+    def _with_own_queue(self, program: Program) -> int:
+        """Returns a program's bytes with its own micro-batches queued behind it."""
         return add_queue(self._compiler, {program: self._found[program]})[program]
 
     def _measure(self, requests: Sequence[Request], title: str) -> None:
@@ -246,8 +247,8 @@ class CompiledMemory:
         if units > 1:
             fixed = self._laws[remat].fixed
             share = (self._budget - fixed) / max(1.0, bucket.num_bytes - fixed)
-            fits = max(1, min(units - 1, int(units * share)))
-            self._most[shape] = min(self._most.get(shape, fits), fits)
+            lower = max(1, min(units - 1, int(units * share)))
+            self._most[shape] = min(self._most.get(shape, lower), lower)
             return True
         later = self._remats[self._remats.index(remat) + 1 :]
         if not later:

@@ -15,8 +15,9 @@ from jaxload.balance.schedule import Lockstep
 from jaxload.config import section_from_dict
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import LeftOut
+from jaxload.shapes.geometry import Geometry
 
 _FORMAT = 3
 
@@ -34,7 +35,7 @@ class Plan:
 
     left_out: tuple[LeftOut, ...]
     kept_content: float
-    """Content kept, as a share of what all candidate shapes together would keep."""
+    """Content kept, as a share of the content that all candidate shapes would keep."""
 
     budget: float
     """Compute budget of a micro-batch, in the unit of the cost model; 0 for the rule
@@ -67,6 +68,11 @@ class Plan:
     idle_shares: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Simulated idle share of each policy on the same shapes; may be empty."""
 
+    @property
+    def geometry(self) -> Geometry:
+        """Geometry of the codec and the model that the plan was made for."""
+        return self.buckets[0].shape.geometry
+
     def schedule(self, seed: int) -> Lockstep | Mixed:
         """Returns the schedule of the plan's policy."""
         if self.config.policy == "lockstep":
@@ -85,7 +91,7 @@ class Plan:
         )
 
     def work_shares(self) -> list[float]:
-        """Returns the share of an epoch's cost that each bucket takes."""
+        """Returns the share of an epoch's planned cost of each of the `buckets`."""
         samples = self._samples()
         work = [
             b.cost * n / b.batch for b, n in zip(self.buckets, samples, strict=True)
@@ -185,10 +191,14 @@ def _check(plan: Plan) -> None:
             raise InputError(f"{field}={value!r}: expected 1 or more")
     if not plan.buckets:
         raise InputError("buckets: expected one or more, got none")
+    if any(bucket.shape.geometry != plan.geometry for bucket in plan.buckets):
+        raise InputError("buckets: expected one geometry, got several")
+    if plan.rules is not None:
+        plan.rules.check(plan.geometry)
     patterns = (*plan.patterns, *plan.rest)
     if (plan.config.policy == "mixed") != bool(patterns):
         raise InputError(
-            f"balance.policy={plan.config.policy}: expected patterns for mixed alone, "
+            f"balance.policy={plan.config.policy}: expected patterns only for mixed, "
             f"got {len(patterns)}"
         )
     if any(len(pattern.counts) != len(plan.buckets) for pattern in patterns):

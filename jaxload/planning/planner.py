@@ -14,7 +14,7 @@ from jaxload.balance.scenario import (
     deal_buckets_again,
     deal_of,
 )
-from jaxload.balance.simulation import POLICIES, play
+from jaxload.balance.simulation import POLICIES, simulate_policy
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
@@ -104,7 +104,7 @@ class Planner:
         if config.policy == "mixed":
             deal = deal_of(scenario)
             buckets, budget = deal_buckets(deal, scenario), deal.budget
-            how = "by the deal, that all replicas of a step finish together"
+            how = "by the deal, so that all replicas of a step finish together"
         else:
             catalogue = batches_by_rule(scenario, config.rule, together=True)
             buckets, budget = catalogue.buckets, catalogue.budget
@@ -112,7 +112,7 @@ class Planner:
             if catalogue.exponent:
                 how += f", p = {catalogue.exponent:.3f}"
         given = "given" if config.max_compute_tokens else "searched"
-        prepared = "those of the prepared samples that hold the most content"
+        prepared = "prepared shapes with the most content"
         rules = self._samples.rules
         return Plan(
             buckets=buckets,
@@ -147,12 +147,12 @@ def predicted_idle(scenario: Scenario, plan: Plan) -> dict[str, float]:
         if policy == "lockstep" and not can_lockstep(scenario):
             continue
         schedule = None
-        if policy == plan.config.policy == "mixed":  # A second deal takes long.
+        if policy == plan.config.policy == "mixed":  # Dealing again would take long.
             schedule = plan.schedule(scenario.seed)
-        played = play(
+        result = simulate_policy(
             policy, scenario, num_steps=_NUM_SIMULATED_STEPS, schedule=schedule
         )
-        shares[policy] = played.imbalance.idle_share
+        shares[policy] = result.imbalance.idle_share
     return shares
 
 
@@ -171,8 +171,8 @@ def apply_plan(plan: Plan, samples: Samples) -> Plan:
     buckets = _refill(plan, counts)
     if not buckets:
         raise InputError(
-            f"the plan has none of the dataset's shapes with enough samples: it has "
-            f"{', '.join(map(str, plan.buckets))}, the dataset "
+            f"the plan has none of the dataset's shapes with enough samples: the plan "
+            f"has {', '.join(map(str, plan.buckets))}, the dataset has "
             f"{', '.join(f'{shape} ({n})' for shape, n in counts.items())}; plan again "
             "for this dataset"
         )
@@ -190,7 +190,7 @@ def apply_plan(plan: Plan, samples: Samples) -> Plan:
 
 
 def _refill(plan: Plan, counts: dict[Shape, int]) -> tuple[Bucket, ...]:
-    """Returns the buckets that samples fill, with smaller batches where necessary."""
+    """Returns the buckets with enough samples, with smaller batches if necessary."""
     needed = plan.num_replicas if plan.config.policy == "lockstep" else 1
     smallest: dict[Shape, int] = {}
     for bucket in plan.buckets:
@@ -267,7 +267,7 @@ def _planned_limit(plan: Plan, shape: Shape) -> Limit:
     programs = [b.program for b in plan.buckets if b.shape == shape]
     largest = max(programs, key=lambda program: program.batch)
     unit = largest.layout.smallest_batch(plan.config.batch_multiple)
-    return Limit(program=largest, fits=True, unit=unit)
+    return Limit(program=largest, within_budget=True, unit=unit)
 
 
 def _match(

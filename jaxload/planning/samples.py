@@ -8,11 +8,11 @@ from jaxload.balance.program import Layout
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.planning.survey import Survey
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import Cover, cover, cover_exactly
 from jaxload.shapes.shape import Shape
 
-_MIN_SAMPLES = 16  # Enough for a program, however many replicas there are.
+_MIN_SAMPLES = 16  # Samples that justify a program, for any number of replicas.
 _RANDOM_PER_REPLICA = 1_024  # Random samples of each shape for each replica.
 
 
@@ -64,15 +64,15 @@ def surveyed_samples(
 
 
 def random_samples(
-    shapes: tuple[str, ...],
+    shapes: tuple[Shape, ...],
     config: BalanceConfig,
     layout: Layout,
     *,
     num_replicas: int,
 ) -> Samples:
-    """Counts imaginary random samples of some shapes, to try a config without data."""
+    """Assumes random samples of some shapes, to try a config without a dataset."""
     count = _RANDOM_PER_REPLICA * num_replicas * layout.batch
-    counts = {Shape.parse(text): count for text in shapes}
+    counts = dict.fromkeys(shapes, count)
     return Samples(
         cover=_exact_cover(counts, config, layout, num_replicas),
         dataset="random",
@@ -91,7 +91,7 @@ def _exact_cover(
 
 
 def _min_samples(config: BalanceConfig, layout: Layout, num_replicas: int) -> int:
-    """Returns the samples that a shape needs; in lockstep, one batch per replica."""
+    """Returns the fewest samples of a shape; in lockstep, one batch per replica."""
     if num_replicas < 1:
         raise InputError(f"{num_replicas} replicas: expected 1 or more")
     smallest = layout.smallest_batch(config.batch_multiple)

@@ -1,4 +1,4 @@
-"""Simulation of policies on a workload file, from its rows to the steps of each."""
+"""Simulation of each policy on the samples of a workload file."""
 
 import dataclasses
 import json
@@ -6,26 +6,30 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostModel
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.program import Layout, Remat
 from jaxload.balance.scenario import Scenario, can_lockstep
 from jaxload.balance.schedule import Lockstep
-from jaxload.balance.simulation import POLICIES, Played, make_schedule, play
-from jaxload.console import phase
+from jaxload.balance.simulation import (
+    POLICIES,
+    SimulationResult,
+    make_schedule,
+    simulate_policy,
+)
+from jaxload.console import Console, phase
 from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import analytic_cost
-from jaxload.planning.costs import measured_cost, read_fit
+from jaxload.planning.costs import measured_cost, read_calibration
 from jaxload.planning.memory import TokenMemory
 from jaxload.planning.samples import surveyed_samples
 from jaxload.planning.survey import sample_ids, survey_manifest
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
+from jaxload.shapes.geometry import Geometry
 
 _WITH_SCHEDULE = ("mixed", "lockstep")
 
@@ -48,6 +52,11 @@ class SimulationOptions:
     max_bad_share: float
     rules: ShapeRules
 
+    @property
+    def geometry(self) -> Geometry:
+        """Sizes of the model's tokens, with the strides of the built-in codec."""
+        return Geometry(patch=preset(self.model).patch)
+
     def __post_init__(self):
         if self.seed < 0:
             raise InputError(f"--seed {self.seed}: expected 0 or more")
@@ -59,8 +68,8 @@ class SimulationOptions:
                 )
         if not 1.0 <= self.memory_headroom < math.inf:
             raise InputError(
-                f"--memory-headroom {self.memory_headroom}: expected 1.0 or more; the "
-                "longest shape has to fit"
+                f"--memory-headroom {self.memory_headroom}: expected 1.0 or more, so "
+                "that one sample of the longest shape is within the memory budget"
             )
         for policy in self.policies:
             if policy not in POLICIES:
@@ -71,24 +80,26 @@ class SimulationOptions:
 
 def simulate(
     options: SimulationOptions, schedule_out: Path | None, console: Console
-) -> tuple[Scenario, list[Played]]:
-    """Chooses shapes, simulates every policy and writes the schedule if asked to."""
+) -> tuple[Scenario, list[SimulationResult]]:
+    """Chooses shapes, simulates every policy and, given a path, writes the schedule.
+
+    Returns the scenario, and the result of each policy.
+    """
     writer = _scheduled_policy(options, schedule_out)
     scenario = read_scenario(options, console)
     policies = options.policies
     if not can_lockstep(scenario) and policies != ("lockstep",):
         policies = tuple(p for p in policies if p != "lockstep")
-        console.print(
-            f"lockstep is left out: no shape has {scenario.num_replicas} samples",
-            highlight=False,
+        console.say(
+            f"lockstep is left out: no shape has {scenario.num_replicas} samples"
         )
-    played, schedules = [], {}
+    results, schedules = [], {}
     with phase(console, "simulating", len(policies)) as advance:
         for policy in policies:
             if policy in _WITH_SCHEDULE:
                 schedules[policy] = make_schedule(policy, scenario)
-            played.append(
-                play(
+            results.append(
+                simulate_policy(
                     policy,
                     scenario,
                     num_steps=options.num_steps,
@@ -98,7 +109,7 @@ def simulate(
             advance()
     if schedule_out is not None and writer is not None:
         _write_schedule(schedules[writer], options, scenario, schedule_out, console)
-    return scenario, played
+    return scenario, results
 
 
 def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
@@ -111,6 +122,7 @@ def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
     survey = survey_manifest(
         options.workload,
         options.rules,
+        options.geometry,
         max_bad_share=options.max_bad_share,
         console=console,
     )
@@ -136,7 +148,7 @@ def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
 def _cost_model(options: SimulationOptions) -> CostModel:
     analytic = analytic_cost(preset(options.model))
     if options.costs is not None:
-        return measured_cost(read_fit(options.costs), analytic)
+        return measured_cost(read_calibration(options.costs), analytic)
     return analytic
 
 
@@ -163,8 +175,9 @@ def _write_schedule(
     path: Path,
     console: Console,
 ) -> None:
-    ids = sample_ids(options.workload, options.rules, scenario.cover.shapes)
-    by_shape = dict(zip(scenario.cover.shapes, ids, strict=True))
+    shapes = scenario.cover.shapes
+    ids = sample_ids(options.workload, options.rules, shapes, options.geometry)
+    by_shape = dict(zip(shapes, ids, strict=True))
     with phase(console, f"writing {path}", options.num_steps) as advance:
 
         def lines() -> Iterator[str]:

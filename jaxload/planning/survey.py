@@ -1,13 +1,12 @@
-"""Survey of a manifest: counts its clips by shape and collects its invalid rows."""
+"""Survey of a manifest: counts of its clips by frames and size, and invalid rows."""
 
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
-from jaxload.console import count_rows
+from jaxload.console import Console, count_rows
 from jaxload.data.workload import Rows, read_rows
 from jaxload.data.workload_ids import (
     MAX_CHECKED_IDS,
@@ -22,12 +21,13 @@ from jaxload.shapes.clips import (
     ClipCounter,
     Clips,
     Columns,
-    ShapeRules,
-    cut,
-    level,
+    tabulate,
     usable_frames,
 )
+from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import LeftOut
+from jaxload.shapes.cuts import cut_videos
+from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
 _NUM_EXAMPLES = 3
@@ -44,13 +44,18 @@ class Survey:
 
 
 def survey_manifest(
-    path: Path, rules: ShapeRules, *, max_bad_share: float, console: Console
+    path: Path,
+    rules: ShapeRules,
+    geometry: Geometry,
+    *,
+    max_bad_share: float,
+    console: Console,
 ) -> Survey:
     """Counts the clips of a manifest; refuses one with too many invalid rows."""
     if not 0.0 <= max_bad_share <= 1.0:
         raise InputError(f"--max-bad-share {max_bad_share}: expected 0.0 to 1.0")
     _say_if_unchecked(check_ids(path), console)
-    counter = ClipCounter(rules)
+    counter = ClipCounter(rules, geometry)
     num_rows = num_bad = 0
     examples: list[tuple[int, str]] = []
     with count_rows(console, f"reading {path}") as advance:
@@ -67,8 +72,8 @@ def survey_manifest(
     )
     if num_bad > max_bad_share * num_rows:
         raise InputError(
-            f"manifest {path}: {num_bad:,} of {num_rows:,} rows make no sense, such as "
-            f"{shown[0]}; expected at most {max_bad_share:.0%}; mend the manifest, or "
+            f"manifest {path}: {num_bad:,} of {num_rows:,} rows are invalid, such as "
+            f"{shown[0]}; expected at most {max_bad_share:.0%}; fix the manifest, or "
             "raise --max-bad-share"
         )
     left_out = LeftOut(reason=BAD_METADATA, count=num_bad, examples=shown)
@@ -81,67 +86,51 @@ def survey_manifest(
 
 def _say_if_unchecked(check: IdCheck, console: Console) -> None:
     if not check.checked and check.num_rows > MAX_CHECKED_IDS:
-        console.print(
-            f"ids are not checked for duplicates: {check.num_rows:,} rows or more",
-            highlight=False,
+        console.say(
+            f"ids are not checked for duplicates: {check.num_rows:,} rows or more"
         )
     if check.num_missing:
-        console.print(f"{check.num_missing:,} rows have no id", highlight=False)
+        console.say(f"{check.num_missing:,} rows have no id")
 
 
 def sample_ids(
-    path: Path, rules: ShapeRules, shapes: tuple[Shape, ...]
+    path: Path, rules: ShapeRules, shapes: tuple[Shape, ...], geometry: Geometry
 ) -> list[list[str]]:
-    """Returns the ids of the samples of each shape, in the order of the rows.
-
-    A video that is cut into several clips gives `id@0`, `id@81` and so on. The number
-    is the clip's first frame, at the model's frame rate.
-    """
+    """Returns the ids of the samples of each shape, in the order of the rows."""
     ids: list[list[str]] = [[] for _ in shapes]
     for rows in read_rows(path, with_ids=True):
         if rows.ids is None:
             raise InputError(
-                f"{path}: a histogram has no ids, of which a schedule is made; give "
-                "the manifest itself"
+                f"{path}: a histogram has no ids, and a schedule lists ids; give the "
+                "manifest itself"
             )
-        for name, start, place in _placed_clips(rows, rules, shapes):
-            ids[place].append(name if start is None else f"{name}@{start}")
+        for index, clip_id in _assigned_ids(rows, rules, shapes, geometry):
+            ids[index].append(clip_id)
     return ids
 
 
-def _placed_clips(
-    rows: Rows, rules: ShapeRules, shapes: tuple[Shape, ...]
-) -> Iterator[tuple[str, int | None, int]]:
-    """Yields each clip's id, first frame and index into `shapes`.
-
-    The first frame is None if the video gives one clip only.
-    """
+def _assigned_ids(
+    rows: Rows, rules: ShapeRules, shapes: tuple[Shape, ...], geometry: Geometry
+) -> Iterator[tuple[int, str]]:
+    """Yields each clip that has a shape: the index of the shape, and the clip's id."""
     columns = _columns(rows)
-    frames = usable_frames(columns, rules)
-    full, rest = cut(frames, rules)
-    good = frames > 0
-    size = {
-        "height": np.where(good, columns.height, 1).astype(np.int64),
-        "width": np.where(good, columns.width, 1).astype(np.int64),
-        "count": columns.count,
-    }
-    longest = np.full(len(rows), rules.max_frames)
-    full_place, _ = assign(Clips(frames=longest, **size), shapes, rules)
-    rest_place, _ = assign(
-        Clips(frames=level(np.maximum(rest, 1)), **size), shapes, rules
+    frames = usable_frames(columns, rules, geometry)
+    cuts = cut_videos(frames, rules)
+    height, width = (
+        np.where(frames > 0, size, 1).astype(np.int64)
+        for size in (columns.height, columns.width)
+    )
+    full, rest = (
+        assign(clips, shapes, rules)[0]
+        for clips in tabulate(cuts, height, width, columns.count, geometry)
     )
     assert rows.ids is not None
     names = rows.ids.to_pylist()
-    for i in np.flatnonzero(good).tolist():
-        several = full[i] + (rest[i] > 0) > 1
-        starts = range(0, int(full[i]) * rules.max_frames, rules.max_frames)
-        name = names[i] or f"row {rows.first + i}"
-        if full_place[i] >= 0:
-            for start in starts:
-                yield name, start if several else None, int(full_place[i])
-        if rest[i] > 0 and rest_place[i] >= 0:
-            start = int(full[i]) * rules.max_frames
-            yield name, start if several else None, int(rest_place[i])
+    for i in np.flatnonzero((frames > 0) & ((full >= 0) | (rest >= 0))).tolist():
+        for clip in cuts.clips(i, names[i] or f"row {rows.first + i}"):
+            index = int(full[i] if clip.is_full else rest[i])
+            if index >= 0:
+                yield index, clip.id
 
 
 def _columns(rows: Rows) -> Columns:

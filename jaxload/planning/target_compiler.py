@@ -1,4 +1,4 @@
-"""Bytes of a run's programs on a type of GPU that this machine need not have.
+"""Bytes of a run's programs on a type of GPU, which need not be in this machine.
 
 The programs are compiled in a child process (`python -m
 jaxload.planning.target_compiler` with a request on its stdin). Results are cached on
@@ -6,6 +6,7 @@ disk per program, so that a second plan compiles nothing.
 """
 
 import dataclasses
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from jax.stages import Compiled, Lowered
 from jaxload import targets
 from jaxload.balance.program import Program
 from jaxload.config import Config, from_dict, to_dict
+from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.footprint import (
     LocalCompiler,
@@ -58,10 +60,14 @@ class TargetCompiler:
     def footprints(
         self, requests: Sequence[Request], *, on_done: Callable[[], None]
     ) -> dict[Request, int]:
-        """Returns the bytes of each program and of the state beside it."""
+        """Compiles programs and returns the peak bytes per device of each.
+
+        The bytes include the training state that stays on the device although the
+        program does not read it. `on_done` is called after each program.
+        """
         found: dict[Request, int] = {}
         for request in requests:
-            result = self._cache.get(self._key(request))
+            result = self._cache.get(self._key(request)) if self._is_cached else None
             if result is not None:
                 found[request] = result["bytes"]
                 on_done()
@@ -70,7 +76,8 @@ class TargetCompiler:
         def on_reply(reply: dict[str, Any]) -> None:
             request = missing[reply["index"]]
             found[request] = reply["bytes"]
-            self._cache.put(self._key(request), {"bytes": reply["bytes"]})
+            if self._is_cached:
+                self._cache.put(self._key(request), {"bytes": reply["bytes"]})
             on_done()
 
         if missing:
@@ -81,9 +88,15 @@ class TargetCompiler:
         """Returns the bytes of one micro-batch on each device."""
         return device_batch_bytes(self._config.model, program)
 
+    @property
+    def _is_cached(self) -> bool:
+        # Keys cover only the code of jaxload, not that of a family defined elsewhere.
+        return _module_of(self._config).startswith("jaxload.")
+
     def _message(self, requests: Sequence[Request]) -> dict[str, Any]:
         return {
             "config": to_dict(self._config),
+            "family": _module_of(self._config),
             "mesh": dataclasses.asdict(self._mesh),
             "target": self._target.name,
             "requests": [_to_json(request) for request in requests],
@@ -100,6 +113,21 @@ class TargetCompiler:
         }
 
 
+def _module_of(config: Config) -> str:
+    return type(config.model).__module__
+
+
+def _register(module: str) -> None:
+    """Imports the module that registers the run's model family."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(
+            f"model family in {module}: expected a module that another process can "
+            f"import ({error}); define the family in a file on PYTHONPATH"
+        ) from error
+
+
 def _to_json(request: Request) -> Any:
     return request.to_dict() if isinstance(request, Program) else request
 
@@ -114,6 +142,7 @@ def _handle(message: dict[str, Any], reply: Callable[[dict[str, Any]], None]) ->
     from jaxload.training.lowering import Lowering
     from jaxload.training.step import make_trainer
 
+    _register(message["family"])
     config, mesh = from_dict(message["config"]), MeshConfig(**message["mesh"])
     num_devices = mesh.replica * mesh.devices_per_group
     devices = find_target(message["target"]).devices(num_devices)

@@ -7,11 +7,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
-from rich.console import Console
 from rich.table import Table
 
 from jaxload.balance.cost import CostLaw
-from jaxload.balance.regression import CostFit, FittedPoint
+from jaxload.balance.regression import Calibration, CalibrationPoint
+from jaxload.console import Console
 
 # Attribute of a point, name of the law, and its colour.
 _LAWS = (
@@ -20,14 +20,14 @@ _LAWS = (
 )
 
 
-def print_fit(fit: CostFit, console: Console) -> None:
+def print_calibration(calibration: Calibration, console: Console) -> None:
     """Prints every point with the prediction of both laws, then the laws themselves."""
-    table = Table(title=f"Micro-step times, {fit.source}", box=None)
+    table = Table(title=f"Micro-step times, {calibration.source}", box=None)
     names = ("batch", "tokens", "measured ms", "two terms ms", "error")
     for name in (*names, "power law ms", "error"):
         table.add_column(name, justify="right")
     table.add_column("")
-    for point in fit.points:
+    for point in calibration.points:
         table.add_row(
             f"{point.batch:,}",
             f"{point.tokens:,}",
@@ -36,57 +36,57 @@ def print_fit(fit: CostFit, console: Console) -> None:
             f"{point.two_term_residual:+.1%}",
             f"{1e3 * point.power_law:,.2f}",
             f"{point.power_law_residual:+.1%}",
-            "kept out" if point.held_out else "",
+            "held out" if point.held_out else "",
         )
     console.print(table)
-    for line in _describe_laws(fit):
-        console.print(line, highlight=False, soft_wrap=True)
+    for line in _describe_laws(calibration):
+        console.say(line)
 
 
 def _local_exponent(cost: CostLaw, tokens: int) -> float:
-    """Returns the exponent with which a sample's cost grows at a number of tokens."""
+    """Returns d log(cost) / d log(tokens) of a sample at a number of tokens."""
     longer = float(cost.sample(1.01 * tokens)) / float(cost.sample(tokens))
     return float(np.log(longer) / np.log(1.01))
 
 
-def _describe_laws(fit: CostFit) -> list[str]:
-    cost, power = fit.cost, fit.power_law
+def _describe_laws(calibration: Calibration) -> list[str]:
+    cost, power = calibration.cost, calibration.power_law
     exponents = (
         _local_exponent(cost, tokens)
-        for tokens in (fit.points[0].tokens, fit.points[-1].tokens)
+        for tokens in (calibration.points[0].tokens, calibration.points[-1].tokens)
     )
     ends = " to ".join(f"{exponent:.2f}" for exponent in exponents)
     laws = (
         (
             f"two terms: c0 {cost.fixed:.3g} s, a {cost.per_token:.3g} s, b "
-            f"{cost.per_token_squared:.3g} s; its local p goes from {ends}",
-            fit.cost_goodness,
+            f"{cost.per_token_squared:.3g} s; local exponent {ends}",
+            calibration.cost_goodness,
         ),
         (
             f"power law: c {power.fixed:.3g} s, k {power.scale:.3g} s, p "
             f"{power.exponent:.2f}",
-            fit.power_law_goodness,
+            calibration.power_law_goodness,
         ),
     )
     return [
-        f"{text}; R^2 {goodness.r2:.4f}, error on points kept out "
+        f"{text}; R^2 {goodness.r2:.4f}, error on held-out points "
         f"{goodness.held_out_error:.1%}"
         for text, goodness in laws
     ]
 
 
-def draw_fit(fit: CostFit, path: Path) -> None:
-    """Draws predicted over measured times, and the errors by tokens of a sample."""
+def draw_calibration(calibration: Calibration, path: Path) -> None:
+    """Draws predicted against measured times, and errors against sample length."""
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _draw_predictions(left, fit.points)
-    _draw_residuals(right, fit.points)
+    _draw_predictions(left, calibration.points)
+    _draw_residuals(right, calibration.points)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=120)
 
 
-def _draw_predictions(axes: Axes, points: Sequence[FittedPoint]) -> None:
+def _draw_predictions(axes: Axes, points: Sequence[CalibrationPoint]) -> None:
     measured = np.array([1e3 * point.seconds for point in points])
     ends = [measured.min(), measured.max()]
     axes.plot(ends, ends, color="#999999", linewidth=1)
@@ -98,12 +98,12 @@ def _draw_predictions(axes: Axes, points: Sequence[FittedPoint]) -> None:
         yscale="log",
         xlabel="measured ms",
         ylabel="predicted ms",
-        title="Micro-step time; hollow: kept out of the fit",
+        title="Micro-step time; hollow: held out of the regression",
     )
     axes.legend(frameon=False)
 
 
-def _draw_residuals(axes: Axes, points: Sequence[FittedPoint]) -> None:
+def _draw_residuals(axes: Axes, points: Sequence[CalibrationPoint]) -> None:
     tokens = np.array([point.tokens for point in points], float)
     axes.axhline(0, color="#999999", linewidth=1)
     for side, (name, label, color) in zip((0.97, 1.03), _LAWS, strict=True):
@@ -127,7 +127,7 @@ def _scatter(
     axes: Axes,
     x: np.ndarray,
     y: np.ndarray,
-    points: Sequence[FittedPoint],
+    points: Sequence[CalibrationPoint],
     *,
     label: str,
     color: str,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
 from rich.table import Table
 
 from jaxload.balance.bucket import Bucket
+from jaxload.console import Console
 from jaxload.planning.plan import Plan
 
 _UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
@@ -44,12 +44,12 @@ def print_plan(plan: Plan, console: Console) -> None:
         )
     console.print(table)
     for line in (*_over_budget(plan), *_sources(plan)):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.say(line)
     _print_left_out(plan, console)
     if plan.idle_shares:
         shares = ", ".join(f"{k} {v:.2%}" for k, v in plan.idle_shares.items())
         line = f"predicted idle share: {shares}"
-        console.print(line, highlight=False, soft_wrap=True)
+        console.say(line)
 
 
 def format_cost(cost: float, unit: str) -> str:
@@ -75,17 +75,17 @@ def draw_plan(plan: Plan, path: Path) -> None:
     figure = Figure(figsize=(11, 1.5 + 0.28 * len(plan.buckets)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     _draw_costs(left, plan)
-    places = range(len(plan.buckets))
+    rows = range(len(plan.buckets))
     samples = sum({b.shape: b.num_samples for b in plan.buckets}.values())
     right.barh(
-        [p + 0.2 for p in places],
+        [row + 0.2 for row in rows],
         [100 * b.num_samples / samples for b in plan.buckets],
         height=0.4,
         label="samples of its shape",
         color="#9db4c0",
     )
     right.barh(
-        [p - 0.2 for p in places],
+        [row - 0.2 for row in rows],
         [100 * share for share in plan.work_shares()],
         height=0.4,
         label="work",
@@ -103,9 +103,9 @@ def draw_plan(plan: Plan, path: Path) -> None:
 
 
 def _draw_costs(axes: Axes, plan: Plan) -> None:
-    places = range(len(plan.buckets))
-    axes.barh(places, [b.cost for b in plan.buckets], color="#2f6f73")
-    axes.set_yticks(places, [_label(b) for b in plan.buckets], fontsize=7)
+    rows = range(len(plan.buckets))
+    axes.barh(rows, [b.cost for b in plan.buckets], color="#2f6f73")
+    axes.set_yticks(rows, [_label(b) for b in plan.buckets], fontsize=7)
     axes.set(xlabel=f"{plan.cost_model.unit} of a micro-batch")
     if plan.budget:
         axes.axvline(plan.budget, color="#c4571b", linewidth=1.5)
@@ -118,7 +118,7 @@ def _label(bucket: Bucket) -> str:
 
 
 def _over_budget(plan: Plan) -> list[str]:
-    """Returns remedies for the buckets that exceed a budget at their smallest batch."""
+    """Returns a line with remedies if some buckets exceed a budget."""
     over = [str(bucket.shape) for bucket in plan.buckets if bucket.over_budget]
     if not over:
         return []
@@ -148,16 +148,12 @@ def _sources(plan: Plan) -> list[str]:
 def _print_left_out(plan: Plan, console: Console) -> None:
     kept = sum({b.shape: b.num_samples for b in plan.buckets}.values())
     lost = sum(left_out.count for left_out in plan.left_out)
-    console.print(
+    console.say(
         f"kept {kept:,} samples and {plan.kept_content:.1%} of the content that all "
-        f"candidate shapes keep, left out {lost:,}",
-        highlight=False,
-        soft_wrap=True,
+        f"candidate shapes keep, left out {lost:,}"
     )
     for left_out in plan.left_out:
-        console.print(
+        console.say(
             f"  left out {left_out.count:,}: {left_out.reason}, such as "
-            f"{'; '.join(left_out.examples)}",
-            highlight=False,
-            soft_wrap=True,
+            f"{'; '.join(left_out.examples)}"
         )

@@ -1,4 +1,4 @@
-"""Report of a preparation: a table, a CSV of media not kept, and a preview."""
+"""Reports a preparation: prints a table, writes a CSV file and draws a preview."""
 
 import csv
 import io
@@ -8,16 +8,17 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from rich.console import Console
 from rich.table import Table
 
 from jaxload.codecs.codec import Codec, load_codec
+from jaxload.console import Console
 from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.files import write_atomically
 from jaxload.media.captions import shown
-from jaxload.media.preparing import Prepared
+from jaxload.media.prepared import Prepared
+from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
 _NUM_EXAMPLES = 3
@@ -26,7 +27,7 @@ _COLUMNS = 3  # Frames of each clip: the first, the middle and the last.
 
 
 def print_prepared(prepared: Prepared, console: Console) -> None:
-    """Prints the clips kept, by shape, and the media not kept, by reason."""
+    """Prints the kept clips by shape, and the files and clips left out by reason."""
     table = Table(title="Prepared clips", box=None, padding=(0, 1))
     for name in ("shape", "pixels", "tokens", "clips", "frames"):
         table.add_column(name, justify="right")
@@ -42,22 +43,21 @@ def print_prepared(prepared: Prepared, console: Console) -> None:
         )
     console.print(table)
     for line in _lines(prepared):
-        # File names may have brackets, which Rich would take for markup.
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.say(line)
 
 
 def _lines(prepared: Prepared) -> Iterator[str]:
     frames, num_clips = prepared.frames, sum(prepared.counts.values())
     yield (
-        f"kept {num_clips:,} clips of {prepared.num_used:,} files of "
-        f"{prepared.num_files:,}, "
+        f"kept {num_clips:,} clips from {prepared.num_used:,} of "
+        f"{prepared.num_files:,} files, "
         f"{prepared.num_bytes / 1e6:,.1f} MB"
     )
     yield (
-        f"frames: {frames.decoded:,} decoded, {frames.kept:,} kept; left out "
-        f"{frames.resampled:,} to come to the model's rate, {frames.uneven:,} beyond "
-        f"the last 4k+1, {frames.beyond_shape:,} beyond the frames of a shape, "
-        f"{frames.left_out:,} in what is not a clip"
+        f"frames: {frames.decoded:,} decoded, {frames.kept:,} kept; dropped "
+        f"{frames.resampled:,} to reach the model's frame rate, {frames.uneven:,} to "
+        f"round clips to the codec's stride, {frames.beyond_shape:,} beyond the length "
+        f"of a shape, {frames.left_out:,} in clips left out"
     )
     for outcome, reason, names in _groups(prepared):
         examples = ", ".join(map(shown, names[:_NUM_EXAMPLES]))
@@ -65,7 +65,7 @@ def _lines(prepared: Prepared) -> Iterator[str]:
 
 
 def _groups(prepared: Prepared) -> Iterator[tuple[str, str, list[str]]]:
-    """Yields the names of each outcome and reason, the most frequent reason first."""
+    """Yields outcome, reason and names; within an outcome, frequent reasons first."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
     for outcome, name, reason, _ in _rows(prepared):
         groups[outcome, reason].append(name)
@@ -85,7 +85,7 @@ def _rows(prepared: Prepared) -> Iterator[tuple[str, str, str, str]]:
 
 
 def write_report(prepared: Prepared, out: Path) -> Path:
-    """Writes every file and clip with a problem, or left out, to a CSV file."""
+    """Writes a CSV file of all files and clips with a problem or left out."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["outcome", "name", "reason", "detail"])
@@ -95,9 +95,9 @@ def write_report(prepared: Prepared, out: Path) -> Path:
     return path
 
 
-def draw_preview(out: Path) -> Path:
-    """Draws a clip of each shape as the model will see it, decoded from its record."""
-    manifest = read_manifest(out)
+def draw_preview(out: Path, geometry: Geometry) -> Path:
+    """Draws one clip per shape, decoded from its record, as the model will see it."""
+    manifest = read_manifest(out, geometry)
     codec = load_codec(manifest.fingerprint["codec"])
     shapes = _most_frequent(manifest)
     size = (2 * _COLUMNS, 1.3 * len(shapes))
@@ -106,10 +106,10 @@ def draw_preview(out: Path) -> Path:
     for axes, (row, pictures) in zip(
         grid, _pictures(manifest, shapes, codec), strict=True
     ):
-        for place, picture in zip(axes, pictures, strict=False):
-            place.imshow(picture)
-        for place in axes:
-            place.axis("off")
+        for cell, picture in zip(axes, pictures, strict=False):
+            cell.imshow(picture)
+        for cell in axes:
+            cell.axis("off")
         axes[0].set_title(row, fontsize=8, loc="left", parse_math=False)
     path = out / "preview.png"
     figure.savefig(path, dpi=100)
@@ -132,7 +132,7 @@ def _pictures(
         latent = decode_record(records[row]).latent
         video = codec.decode(latent.astype(np.float32))
         chosen = sorted({0, len(video) // 2, len(video) - 1})
-        # The figure's font lacks some characters that a file name may have.
+        # ASCII, because the figure's font lacks some characters of file names.
         name = ids[row].as_py().encode("ascii", "backslashreplace").decode()
         title = f"{'x'.join(map(str, shape.pixels))}  {name}"
         yield title, [video[i] for i in chosen]

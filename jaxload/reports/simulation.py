@@ -6,11 +6,11 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
-from rich.console import Console
 from rich.table import Table
 
 from jaxload.balance.scenario import Scenario
-from jaxload.balance.simulation import Played
+from jaxload.balance.simulation import SimulationResult
+from jaxload.console import Console
 
 _COLOURS = {
     "equal-token": "#9a3b26",
@@ -22,7 +22,7 @@ _COLOURS = {
 
 
 def to_dict(
-    scenario: Scenario, played: Sequence[Played], *, flops_per_second: float
+    scenario: Scenario, results: Sequence[SimulationResult], *, flops_per_second: float
 ) -> dict:
     """Returns all numbers of a simulation, in types that JSON can hold."""
     chosen = scenario.cover
@@ -41,46 +41,48 @@ def to_dict(
             "kept": chosen.kept,
             "left_out": [dataclasses.asdict(x) for x in chosen.left_out],
         },
-        "policies": {p.policy: _figures(p, scenario, flops_per_second) for p in played},
+        "policies": {
+            p.policy: _figures(p, scenario, flops_per_second) for p in results
+        },
     }
 
 
-def _figures(played: Played, scenario: Scenario, flops_per_second: float) -> dict:
-    seconds = played.total_seconds
+def _figures(
+    result: SimulationResult, scenario: Scenario, flops_per_second: float
+) -> dict:
+    seconds = result.total_seconds
     if scenario.cost_model.unit == "FLOP":
         seconds /= flops_per_second
     return {
-        **dataclasses.asdict(played.imbalance),
-        "throughput_over_ideal": played.throughput,
-        "tokens_per_second": played.tokens / seconds,
-        "samples_per_second": played.samples / seconds,
-        "memory_share": float(played.memory.mean()),
-        "max_memory_share": float(played.memory.max()),
-        "distinct_shapes_per_step": played.distinct,
-        "mixing": played.mixing,
-        "num_compiles": played.num_compiles,
-        "carried_samples": played.carried,
-        "steps": len(played.seconds),
-        "seconds_per_step": seconds / len(played.seconds),
-        "note": played.note,
+        **dataclasses.asdict(result.imbalance),
+        "throughput_over_ideal": result.throughput,
+        "tokens_per_second": result.tokens / seconds,
+        "samples_per_second": result.samples / seconds,
+        "memory_share": float(result.memory.mean()),
+        "max_memory_share": float(result.memory.max()),
+        "distinct_shapes_per_step": result.distinct,
+        "mixing": result.mixing,
+        "num_compiles": result.num_compiles,
+        "carried_samples": result.carried,
+        "steps": len(result.seconds),
+        "seconds_per_step": seconds / len(result.seconds),
+        "note": result.note,
     }
 
 
 def print_simulation(content: dict, title: str, console: Console) -> None:
     """Prints the numbers that `to_dict` returns."""
     catalogue = content["catalogue"]
-    _say(
-        console,
+    console.say(
         f"{len(catalogue['shapes'])} shapes keep {catalogue['kept']:.2%} of the "
         f"content that all candidate shapes keep ({catalogue['content']:.4g} of "
-        f"{catalogue['grid_content']:.4g} pixels x frames)",
+        f"{catalogue['grid_content']:.4g} pixels x frames)"
     )
     for left_out in catalogue["left_out"]:
         examples = "; ".join(left_out["examples"])
-        _say(
-            console,
+        console.say(
             f"  left out {left_out['count']:,}: {left_out['reason']}, such as "
-            f"{examples}",
+            f"{examples}"
         )
     table = Table(title=title, box=None)
     table.add_column("")
@@ -91,11 +93,7 @@ def print_simulation(content: dict, title: str, console: Console) -> None:
     console.print(table)
     for policy, figures in content["policies"].items():
         if figures["note"]:
-            _say(console, f"  {policy}: {figures['note']}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, highlight=False, soft_wrap=True)
+            console.say(f"  {policy}: {figures['note']}")
 
 
 def _number(value: int | None) -> str:
@@ -112,22 +110,24 @@ _ROWS: dict[str, Callable[[dict], str]] = {
     "max / mean - 1": _percent("max_over_mean"),
     "(max - min) / max": _percent("spread"),
     "std / mean": _percent("variation"),
-    "throughput of the ideal": _percent("throughput_over_ideal"),
+    "throughput / ideal": _percent("throughput_over_ideal"),
     "tokens/s": lambda f: f"{f['tokens_per_second']:,.0f}",
     "samples/s": lambda f: f"{f['samples_per_second']:,.2f}",
     "memory used, mean": _percent("memory_share", 0),
-    "memory used, most": _percent("max_memory_share", 0),
-    "mixing, of a random draw": lambda f: f"{f['mixing']:.2f}",
+    "memory used, maximum": _percent("max_memory_share", 0),
+    "mixing / random draw": lambda f: f"{f['mixing']:.2f}",
     "compiles": lambda f: _number(f["num_compiles"]),
     "samples carried to epoch 2": lambda f: _number(f["carried_samples"]),
 }
 
 
-def draw_simulation(played: Sequence[Played], title: str, path: Path) -> None:
+def draw_simulation(
+    results: Sequence[SimulationResult], title: str, path: Path
+) -> None:
     """Draws the idle share of each step, for each policy."""
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     axes = figure.subplots()
-    for p in played:
+    for p in results:
         mean = 100 * p.imbalance.idle_share
         axes.plot(
             100 * p.idle_by_step,

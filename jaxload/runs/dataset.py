@@ -2,32 +2,83 @@
 
 from typing import Any
 
-from rich.console import Console
-
+from jaxload.codecs.codec import load_codec
 from jaxload.config import Config
-from jaxload.console import phase
+from jaxload.console import Console, phase
 from jaxload.data.manifest import FILE_NAME, Manifest, read_manifest
 from jaxload.errors import InputError
 from jaxload.media.config import SyntheticConfig
+from jaxload.media.folder import list_media
 from jaxload.media.preparation import Preparation
-from jaxload.media.preparing import prepare, runner
+from jaxload.media.runners import runner
+from jaxload.media.stages import prepare
 from jaxload.media.synthetic import ORIGIN, draw_media
-from jaxload.media.walking import list_media
+from jaxload.shapes.geometry import Geometry
+from jaxload.shapes.shape import Shape
+
+
+def geometry_of(config: Config) -> Geometry:
+    """Returns the geometry that the config's codec and model determine.
+
+    Raises:
+        InputError: The codec or the model does not support a size in the config.
+    """
+    codec = load_codec(config.data.codec)
+    try:
+        # A codec may state a list, or integers of NumPy.
+        frames, rows, columns = map(int, codec.strides)
+        geometry = Geometry((frames, rows, columns), config.model.patch)
+    except (InputError, TypeError, ValueError) as error:
+        raise InputError(
+            f"data.codec={config.data.codec}: strides={codec.strides!r}: expected "
+            f"three whole numbers, 1 or more ({error}); correct the codec"
+        ) from error
+    config.shapes.check(geometry)
+    return geometry
+
+
+def check_sizes(config: Config) -> Geometry:
+    """Returns the geometry, and checks all sizes that training uses.
+
+    Raises:
+        InputError: The codec or the model does not support a size in the config.
+    """
+    geometry = geometry_of(config)
+    if config.synthetic is not None:
+        config.synthetic.shapes(geometry)
+    _parse(config.sample.shape, geometry, "sample.shape")
+    return geometry
+
+
+def random_shapes(config: Config) -> tuple[Shape, ...]:
+    """Returns the shapes of the random samples that replace a missing dataset."""
+    geometry, texts = geometry_of(config), config.data.random_shapes
+    if not texts and config.synthetic is not None:
+        return config.synthetic.shapes(geometry)
+    return tuple(_parse(text, geometry, "data.random_shapes") for text in texts)
+
+
+def _parse(text: str, geometry: Geometry, field: str) -> Shape:
+    try:
+        return Shape.parse(text, geometry)
+    except InputError as error:
+        raise InputError(f"{field}: {error}") from error
 
 
 def open_dataset(config: Config, console: Console) -> Manifest:
-    """Returns the manifest of the config's dataset, all of whose shards exist."""
+    """Opens the config's dataset, and checks that all of its shards exist."""
+    geometry = check_sizes(config)  # Before media are drawn, which takes a while.
     directory, synthetic = config.data.directory, config.synthetic
     if synthetic is not None and not (directory / FILE_NAME).exists():
         _draw_and_prepare(config, synthetic, console)
-    manifest = read_manifest(directory)
+    manifest = read_manifest(directory, geometry)
     if synthetic is not None:
         found, wanted = manifest.fingerprint.get("origin"), synthetic.origin()
         if found != wanted:
             raise InputError(
-                f"data set {directory}: was made of media {found}, this config wants "
-                f"{wanted}; choose another data.path, or remove the data set and its "
-                "media to have them drawn again"
+                f"dataset {directory}: expected media {wanted}, as in this config, got "
+                f"{found}; choose another data.path, or remove the dataset and its "
+                "media to draw them again"
             )
     return manifest
 
@@ -38,19 +89,16 @@ def open_if_there(config: Config, console: Console, *, draw: bool) -> Manifest |
     With `draw`, missing synthetic media are drawn and prepared.
     """
     there = (config.data.directory / FILE_NAME).exists()
-    shapes = config.random_shapes
+    shapes = random_shapes(config)
     if there or not shapes or (draw and config.synthetic is not None):
         return open_dataset(config, console)
-    console.print(
-        f"no dataset in {config.data.path}: random latents of {', '.join(shapes)}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    names = ", ".join(map(str, shapes))
+    console.say(f"no dataset in {config.data.path}: random latents of {names}")
     return None
 
 
 def check_dataset_matches(config: Config, manifest: Manifest, console: Console) -> None:
-    """Refuses a dataset made for another model; reports captions that are cut."""
+    """Refuses a dataset made for another model; reports truncated captions."""
     for section, field in (
         ("data", "codec"),
         ("data", "text_encoder"),
@@ -67,21 +115,21 @@ def check_dataset_matches(config: Config, manifest: Manifest, console: Console) 
     lengths = manifest.read_column("text_tokens").to_numpy()
     num_cut = int((lengths > config.model.num_text_tokens).sum())
     if num_cut:
-        console.print(
-            f"{num_cut:,} of {len(lengths):,} captions are cut to "
+        console.say(
+            f"{num_cut:,} of {len(lengths):,} captions are truncated to "
             f"model.num_text_tokens={config.model.num_text_tokens}; the longest has "
-            f"{lengths.max()} tokens",
-            highlight=False,
+            f"{lengths.max()} tokens"
         )
 
 
 def make_preparation(config: Config, **others: Any) -> Preparation:
-    """Builds the preparation of a config; `others` are further fields of it."""
+    """Builds the preparation of a config; `others` are its remaining fields."""
     fields = {
         "codec": config.data.codec,
         "text_encoder": config.data.text_encoder,
         "text_dim": config.model.text_dim,
         "rules": config.shapes,
+        "geometry": geometry_of(config),
         "max_shapes": config.balance.max_buckets,
     }
     return Preparation(**(fields | others))
@@ -98,8 +146,8 @@ def _draw_and_prepare(
     found = (media / ORIGIN).read_text() if (media / ORIGIN).exists() else "others"
     if found != synthetic.origin():
         raise InputError(
-            f"media {media}: are {found}, this config wants {synthetic.origin()}; "
-            "choose another data.path, or remove the media to have them drawn again"
+            f"media {media}: expected {synthetic.origin()}, as in this config, got "
+            f"{found}; choose another data.path, or remove the media to draw them again"
         )
     prepare(
         make_preparation(config, media=media, out=out, origin=synthetic.origin()),

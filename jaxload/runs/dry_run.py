@@ -1,15 +1,14 @@
-"""Dry run: plans and compiles a run and prints its bytes, without its state."""
+"""Dry run: plans and compiles a run and prints its memory, but does not train."""
 
 from collections.abc import Mapping
 from pathlib import Path
 
 import jax
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from jaxload.config import Config
-from jaxload.console import phase
+from jaxload.console import Console, phase
 from jaxload.data.batch_spec import ArraySpec, batch_spec
 from jaxload.data.manifest import Manifest
 from jaxload.data.source import MicroBatchSource
@@ -26,16 +25,19 @@ from jaxload.runs.start import check_start, check_trainable
 def dry_run(
     config: Config, hardware: Hardware, console: Console, *, plan_file: Path | None
 ) -> None:
-    """Plans, compiles, and prints bytes and the first batch; allocates no model."""
+    """Plans and compiles a run, and prints the bytes of its programs and a batch.
+
+    Allocates neither parameters nor training state.
+    """
     if hardware.compiler is None:
         raise InputError(
-            f"--devices: expected as many as are here ({jax.device_count()} x "
-            f"{hardware.target}), to compile for; name a GPU that is not here with "
-            "--target"
+            f"--devices: expected the devices of this machine ({jax.device_count()} x "
+            f"{hardware.target}), for which programs are compiled; name another GPU "
+            "with --target"
         )
     if config.balance.costs == "measure":
         raise InputError(
-            "balance.costs=measure: a dry run trains no model that could be timed; "
+            "balance.costs=measure: a dry run runs no program that could be timed; "
             "leave out --dry-run, or use analytic or a file of jaxload.calibrate"
         )
     _check_weights(config, console)
@@ -57,9 +59,7 @@ def _check_weights(config: Config, console: Console) -> None:
         check_start(config, "weights")
     else:
         check_trainable(config, "weights")
-        console.print(
-            f"no weights in {path}: not checked", highlight=False, soft_wrap=True
-        )
+        console.say(f"no weights in {path}: not checked")
 
 
 def _print_bytes(
@@ -81,7 +81,7 @@ def _print_bytes(
     for request, num_bytes in found.items():
         share = [f"{num_bytes / budget:.0%}"] if budget else []
         table.add_row(str(request), format_bytes(num_bytes), *share)
-    console.print(f"bytes of each device, {hardware.target}:", highlight=False)
+    console.say(f"bytes of each device, {hardware.target}:")
     console.print(table)
     largest = max(found, key=lambda request: found[request])
     peak = found[largest]
@@ -92,7 +92,7 @@ def _print_bytes(
             "shard the model over more devices (mesh.fsdp)"
         )
     fits = f" of {format_bytes(budget)}: fits" if budget else ""
-    console.print(f"peak {format_bytes(peak)} ({peak:,} bytes){fits}", highlight=False)
+    console.say(f"peak {format_bytes(peak)} ({peak:,} bytes){fits}")
 
 
 def _print_first_batch(
@@ -117,9 +117,4 @@ def _print_first_batch(
         arrays = first.arrays
         assert {n: (a.shape, a.dtype) for n, a in arrays.items()} == spec
     shapes = ", ".join(f"{n} {a.dtype}{list(a.shape)}" for n, a in arrays.items())
-    console.print(
-        f"first batch ({schedule.programs[bucket]}): {shapes}",
-        highlight=False,
-        soft_wrap=True,
-        markup=False,
-    )
+    console.say(f"first batch ({schedule.programs[bucket]}): {shapes}")

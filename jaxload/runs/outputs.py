@@ -7,18 +7,19 @@ import jax
 import numpy as np
 from flax import nnx
 from jax.stages import Compiled
-from rich.console import Console
 
 from jaxload.codecs.codec import load_codec
-from jaxload.codecs.text import load_text_encoder, pad_text
+from jaxload.codecs.text_encoder import load_text_encoder, pad_text
 from jaxload.config import Config
-from jaxload.console import phase
+from jaxload.console import Console, phase
 from jaxload.errors import InputError
 from jaxload.media.video_files import write_gif
 from jaxload.models import weights
 from jaxload.models.weights import Naming
+from jaxload.models.weights.families import weights_of
 from jaxload.parallel.placement import Group
 from jaxload.planning.footprint import SAMPLE
+from jaxload.runs.dataset import check_sizes
 from jaxload.runs.setup import local_compiler, this_placement, trainer_of
 from jaxload.runs.workdir import WorkDir
 from jaxload.training.checkpoint import Checkpoints
@@ -31,6 +32,7 @@ _ENLARGE = 4
 
 def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> None:
     """Draws the config's sample from the newest checkpoint of a run."""
+    check_sizes(config)  # Refuses a sample.shape that the model cannot take.
     enable_compile_cache(workdir.compile_cache)
     lowering = Lowering(trainer_of(config), this_placement(config))
     model, _ = _newest_model(config, lowering, workdir)
@@ -50,6 +52,7 @@ def export(
     Returns:
         Step of the checkpoint.
     """
+    weights_of(config.model)  # Refuses a family without weight files at once.
     lowering = Lowering(trainer_of(config), this_placement(config))
     model, step = _newest_model(config, lowering, workdir)
     with phase(console, "writing", 1) as advance:

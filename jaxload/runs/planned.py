@@ -1,22 +1,22 @@
-"""Plan that a run follows: the one it began with, one from a file, or a new one."""
+"""Plan that a run follows: its own if resumed, one from a file, or a new one."""
 
 import dataclasses
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload import config as config_lib
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.program import Layout
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.files import read_json
 from jaxload.planning import plan as plan_lib
 from jaxload.planning.check import (
     check_dataset,
+    check_geometry,
     check_num_groups,
     check_plan_file,
     check_same_plan,
@@ -25,6 +25,7 @@ from jaxload.planning.check import (
 from jaxload.planning.plan import Plan
 from jaxload.planning.planner import apply_plan
 from jaxload.planning.samples import Samples, prepared_samples, random_samples
+from jaxload.runs.dataset import geometry_of, random_shapes
 from jaxload.runs.setup import Hardware, make_planner
 from jaxload.runs.workdir import RESTORE, WorkDir
 
@@ -40,8 +41,8 @@ def settle_plan(
 ) -> Plan:
     """Returns the plan of a new or resumed run.
 
-    A resumed run keeps its plan, on whatever devices. A new run takes programs, costs
-    and budgets from `plan_file`, if given, and deals its own samples.
+    A resumed run keeps its plan, on any devices. A new run takes programs, costs and
+    budgets from `plan_file`, if given, and assigns its own samples to them.
     """
     num_groups = hardware.mesh.replica
     if workdir.plan.exists():
@@ -95,6 +96,7 @@ def make_plan(
         return planner.plan()
     plan = read_plan(plan_file)
     check_plan_file(plan, config.model, hardware.mesh, name=f"plan {plan_file}")
+    check_geometry(plan, geometry_of(config), name=f"plan {plan_file}")
     check_num_groups(plan, num_groups)
     # The plan has already chosen its shapes. Without a limit on shapes, no other shape
     # can displace a planned one; apply_plan counts the others as left out.
@@ -113,11 +115,11 @@ def follow_plan(
     Args:
         config: Config of the run.
         plan_file: File of the plan.
-        assignments: Values of `--set`, with which the plan has to agree.
+        assignments: Values of `--set`, which must agree with the plan.
         console: Shows the fields that the plan changes.
 
     Raises:
-        InputError: The plan was made with a value other than an assignment's.
+        InputError: The plan was made with another value than `--set` gives.
     """
     plan = read_plan(plan_file)
     train = dataclasses.replace(config.train, accumulate=plan.accumulate)
@@ -131,9 +133,7 @@ def follow_plan(
             )
     if changes:
         taken = ", ".join(f"{path}={there}" for path, (_, there) in changes.items())
-        console.print(
-            f"from plan {plan_file}: {taken}", highlight=False, soft_wrap=True
-        )
+        console.say(f"from plan {plan_file}: {taken}")
     return followed
 
 
@@ -146,7 +146,7 @@ def _samples(
 ) -> Samples:
     if manifest is not None:
         return prepared_samples(manifest, balance, layout, num_replicas=num_replicas)
-    shapes = config.random_shapes
+    shapes = random_shapes(config)
     return random_samples(shapes, balance, layout, num_replicas=num_replicas)
 
 

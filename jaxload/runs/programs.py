@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 
 from jax.stages import Compiled
-from rich.console import Console
 
 from jaxload.balance.program import Program
-from jaxload.console import phase
+from jaxload.console import Console, phase
 from jaxload.errors import InputError
 from jaxload.planning.footprint import SAMPLE, UPDATE, LocalCompiler, add_queue
 from jaxload.planning.plan import Plan
@@ -40,7 +39,7 @@ def compile_run(
 
     Each micro-step is compiled first for the first group of this process. On GPUs, the
     cache key does not name the devices, so the other groups then hit the cache. If all
-    groups were compiled at the same time, all of them would miss.
+    groups were compiled at the same time, all would miss the cache.
     """
     programs = [bucket.program for bucket in plan.buckets]
     first, *others = lowering.placement.local_groups
@@ -68,10 +67,9 @@ def compile_run(
             },
             on_done=lambda _: advance(),
         )
-    console.print(
+    console.say(
         f"programs: {counter.count - counter.loaded} compiled, {counter.loaded} loaded "
-        f"from the cache, {len(wanted) - len(missing)} kept from planning",
-        highlight=False,
+        f"from the cache, {len(wanted) - len(missing)} kept from planning"
     )
     here = {(first.index, program): compiler.compiled[program] for program in programs}
     return RunPrograms(
@@ -85,7 +83,7 @@ def compile_run(
 def check_bytes(plan: Plan, compiler: LocalCompiler, memory_bytes: int) -> None:
     """Refuses programs that need more memory than the run may use.
 
-    A plan for other devices, or one made by tokens alone, may have such programs.
+    A plan for other devices, or with a budget in tokens, may have such programs.
 
     Args:
         plan: Plan with the programs.

@@ -4,10 +4,9 @@ import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from jaxload.balance.schedule import Schedule
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.data.loader import Loader, LoaderIterator
 from jaxload.data.manifest import Manifest
 from jaxload.files import write_atomically
@@ -15,7 +14,7 @@ from jaxload.parallel.placement import Placement
 from jaxload.planning.footprint import LocalCompiler, check_capacity
 from jaxload.planning.plan import to_json
 from jaxload.reports.plan import print_plan
-from jaxload.reports.training import draw_figure
+from jaxload.reports.run import draw_figure
 from jaxload.runs.dataset import check_dataset_matches, open_dataset
 from jaxload.runs.outputs import draw_sample
 from jaxload.runs.planned import settle_plan

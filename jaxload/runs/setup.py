@@ -3,12 +3,12 @@
 import dataclasses
 
 import jax
-from rich.console import Console
 
 from jaxload import targets
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostModel
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.parallel.mesh import resolve
@@ -31,17 +31,17 @@ from jaxload.training.step import Trainer, make_trainer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Devices that a plan is made for: those of this machine or of a target."""
+    """Devices that a plan is made for: of this machine, or of a target."""
 
     mesh: MeshConfig
-    """Sizes of the mesh, with the number of groups."""
+    """Sizes of the mesh; `replica` is the number of groups."""
 
     memory_bytes: int
     """Bytes of each device that JAX may use; 0 if they are not reported."""
 
     target: str
     compiler: Compiler | None
-    """Compiler for the devices; None if they are not here and no target is named."""
+    """Compiler for the devices; None for absent devices without a target."""
 
     lowering: Lowering | None
     """Programs for the devices of this machine; None for a target."""
@@ -56,7 +56,7 @@ def trainer_of(config: Config) -> Trainer:
 
 
 def _check_tensor(config: Config) -> None:
-    """Refuses a mesh whose devices cannot share the attention heads evenly."""
+    """Raises InputError if `mesh.tensor` does not divide the attention heads."""
     heads, tensor = config.model.num_heads, config.mesh.tensor
     if heads % tensor:
         nearest = max(n for n in range(1, tensor) if heads % n == 0)
@@ -91,7 +91,8 @@ def target_hardware(config: Config, target: Gpu, num_devices: int | None) -> Har
     Args:
         config: Config of the run.
         target: Type of GPU.
-        num_devices: Number of GPUs; None: `mesh.replica` groups, or one if it is -1.
+        num_devices: Number of GPUs; None: the GPUs of `mesh.replica` groups (of one
+            group for -1).
     """
     if num_devices is None:
         num_devices = max(1, config.mesh.replica) * config.mesh.devices_per_group
@@ -115,8 +116,8 @@ def find_hardware(
     Args:
         config: Config of the run.
         target: Name of a type of GPU; None: the type of this machine's devices.
-        num_devices: Number of devices; None: all of this machine, or for a target those
-            of `mesh.replica` groups (one group if it is -1).
+        num_devices: Number of devices; None: all devices of this machine, or for a
+            target the devices of `mesh.replica` groups (of one group for -1).
     """
     if num_devices is not None and num_devices < 1:
         raise InputError(f"--devices {num_devices}: expected 1 or more")
@@ -174,9 +175,9 @@ def make_memory(
     budget = memory_budget(config.balance, hardware.memory_bytes)
     if budget and hardware.compiler is None:
         raise InputError(
-            f"balance.max_bytes={config.balance.max_bytes}: bytes are compiled, and "
-            "these devices are not here; name their type with --target, or plan by "
-            "balance.max_tokens"
+            f"balance.max_bytes={config.balance.max_bytes}: a budget in bytes needs a "
+            "compiler for the devices, which are not here; name their type with "
+            "--target, or set balance.max_tokens instead"
         )
     if budget and hardware.compiler is not None:
         return CompiledMemory(

@@ -1,14 +1,13 @@
-"""Initial state of a run: given weights, random parameters, or its own checkpoint."""
+"""Initial state of a run: from given weights, random, or from its checkpoint."""
 
 import jax
 from flax import nnx
 from jax.stages import Compiled
-from rich.console import Console
 
 from jaxload.config import Config
-from jaxload.console import phase
+from jaxload.console import Console, phase
 from jaxload.errors import InputError
-from jaxload.models import MMDiTConfig, ModelConfig, weights
+from jaxload.models import ModelConfig, family_of, weights
 from jaxload.runs.workdir import WorkDir
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.lowering import Lowering, Origin
@@ -16,7 +15,7 @@ from jaxload.training.step import Sums, TrainState, split_trained
 
 
 def find_origin(config: Config, workdir: WorkDir) -> Origin:
-    """Returns the source of the run's first state."""
+    """Returns the source of the run's initial state."""
     if workdir.has_checkpoint:
         return "checkpoint"
     return "weights" if config.train.weights else "noise"
@@ -50,21 +49,12 @@ def check_trainable(config: Config, origin: Origin) -> None:
 
 def _check_conditions(model: ModelConfig) -> None:
     """Refuses a model with inputs other than latents and text."""
-    if isinstance(model, MMDiTConfig):
-        asked = {
-            "guidance": (model.guidance, False),
-            "pooled_dim": (model.pooled_dim, model.text_dim),
-        }
-    else:
-        asked = {
-            "condition_channels": (model.condition_channels, 0),
-            "image_dim": (model.image_dim, 0),
-        }
-    for name, (got, expected) in asked.items():
+    for name, expected in family_of(model).required_to_train(model).items():
+        got = getattr(model, name)
         if got != expected:
             raise InputError(
-                f"model.{name}={got}: expected {expected} to train: data sets hold "
-                f"latents and text alone; set model.{name}={expected}"
+                f"model.{name}={got}: expected {expected} to train, because datasets "
+                f"hold only latents and text; set model.{name}={expected}"
             )
 
 

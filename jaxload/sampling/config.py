@@ -5,7 +5,7 @@ from dataclasses import field
 
 from jaxload.errors import InputError
 from jaxload.fields import RESUMABLE
-from jaxload.shapes.shape import Shape
+from jaxload.shapes.shape import parse_sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,12 +16,12 @@ class SampleConfig:
     """Text that the clip should show."""
 
     shape: str = field(metadata=RESUMABLE)
-    """Latent frames x height x width; each latent frame after the first covers four
-    frames. Larger clips take more time and memory."""
+    """Latent frames x height x width. With the built-in codec, each latent frame after
+    the first covers four frames. Larger shapes take more time and memory."""
 
     num_steps: int = field(default=20, metadata=RESUMABLE)
-    """Sampling steps from noise to clip; more follow the flow more closely and take
-    proportionally longer."""
+    """Number of sampling steps from noise to clip. Raising it follows the flow more
+    closely and takes proportionally longer."""
 
     guidance: float = field(default=2.0, metadata=RESUMABLE)
     """Classifier-free guidance scale; 1 is none. Higher values follow the caption more
@@ -32,7 +32,7 @@ class SampleConfig:
 
     def __post_init__(self):
         try:
-            Shape.parse(self.shape)
+            parse_sizes(self.shape)
         except InputError as error:
             raise InputError(f"sample.shape: {error}") from error
         if not 0 <= self.seed < 2**31:

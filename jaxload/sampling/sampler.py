@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxload.sampling.config import SampleConfig
 from jaxload.sampling.noise import NUM_TIMESTEPS, draw_noise, shift_sigma
-from jaxload.shapes.shape import Shape
+from jaxload.shapes.shape import parse_sizes
 
 Sampler = Callable[[tuple[Any, ...], Array, Array], Array]
 
@@ -19,8 +19,7 @@ def make_sampler(
     graphdef: nnx.GraphDef, config: SampleConfig, *, channels: int, shift: float
 ) -> Sampler:
     """Returns the function `(params, text, seed) -> latent`, not yet compiled."""
-    shape = Shape.parse(config.shape)
-    latent_shape = (1, shape.frames, shape.height, shape.width, channels)
+    latent_shape = (1, *parse_sizes(config.shape), channels)
 
     def sample(
         params: tuple[Any, ...], text_TE: Float[Array, "t e"], seed: Int[Array, ""]

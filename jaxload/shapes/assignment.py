@@ -1,21 +1,24 @@
 """Assigns clips to shapes, and measures the content that each clip keeps.
 
-Content is pixels times frames that survive resizing, cropping and cutting. A shape is
-allowed for a clip if the shape has no more frames than the clip, and if the upscaling
-and cropping of the clip's frames to the size of the shape stay within `ShapeRules`.
-Among the allowed shapes, pixels interpolated by upscaling count against a shape: such
-pixels cost as much to train on as others, and carry no information.
+Content is the pixels times frames that survive resizing, cropping and cutting. A shape
+is allowed for a clip if the shape has no more frames than the clip, and if the
+upscaling and cropping of the clip's frames to the size of the shape stay within
+`ShapeRules`. A clip goes to the allowed shape of the highest worth: content, less a
+penalty for pixels that upscaling interpolates. Interpolated pixels cost as much to
+train on as other pixels, but carry no information.
 """
 
 import numpy as np
 
-from jaxload.shapes.clips import Clips, ShapeRules, rounded_down
-from jaxload.shapes.shape import TOKEN_PIXELS, Shape
+from jaxload.shapes.clips import Clips, rounded_down
+from jaxload.shapes.config import ShapeRules
+from jaxload.shapes.geometry import Geometry
+from jaxload.shapes.shape import Shape
 
 _MAX_ASPECT = 4.0  # Largest aspect ratio of candidate shapes.
-_MAX_KINDS = 6_000  # Most distinct clips to consider in the choice of shapes.
+_MAX_DISTINCT = 6_000  # Most distinct clips that shapes are chosen for.
 _CHUNK = 1 << 16  # Distinct clips per pass, few enough for the CPU cache.
-_MADE_UP = 0.1  # Penalty of an interpolated pixel, over the worth of a kept pixel.
+_INTERPOLATION_PENALTY = 0.1  # Penalty of an interpolated pixel, in kept pixels.
 SLACK = 1e-9  # Tolerance for comparing ratios of integers.
 
 
@@ -23,22 +26,22 @@ def assign(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the index of each distinct clip's shape, or -1, and the content kept."""
-    place = np.full(len(clips), -1, np.int32)
+    shape_of = np.full(len(clips), -1, np.int32)
     best, content = np.zeros(len(clips)), np.zeros(len(clips))
     # Shapes are sorted by tokens, so ties go to the shape with the fewest tokens.
     for start in range(0, len(clips), _CHUNK):
-        those = slice(start, start + _CHUNK)
+        rows = slice(start, start + _CHUNK)
         for index, shape in enumerate(shapes):
             frames, height, width = shape.pixels
             kept = frames * kept_pixels(
-                clips.height[those], clips.width[those], height, width, rules
+                clips.height[rows], clips.width[rows], height, width, rules
             )
-            kept[clips.frames[those] < frames] = 0.0
+            kept[clips.frames[rows] < frames] = 0.0
             score = worth(kept, frames * height * width)
-            better = score > best[those] * (1 + SLACK)
-            place[those][better], best[those][better] = index, score[better]
-            content[those][better] = kept[better]
-    return place, content
+            better = score > best[rows] * (1 + SLACK)
+            shape_of[rows][better], best[rows][better] = index, score[better]
+            content[rows][better] = kept[better]
+    return shape_of, content
 
 
 def kept_pixels(
@@ -48,36 +51,36 @@ def kept_pixels(
     to_width: np.ndarray | np.integer | int,
     rules: ShapeRules,
 ) -> np.ndarray:
-    """Returns the pixels of a frame that another size keeps; 0 if not allowed."""
+    """Returns the pixels of frames that survive in another size; 0 if not allowed."""
     scale = np.maximum(to_height / height, to_width / width)
     squeeze = (to_height * width) / (to_width * height)
     uncropped = np.minimum(squeeze, 1 / squeeze)
-    fits = (scale <= rules.max_upscale + SLACK) & (
+    allowed = (scale <= rules.max_upscale + SLACK) & (
         uncropped >= 1 - rules.max_crop - SLACK
     )
-    # Interpolated pixels do not count.
-    return np.where(fits, to_height * to_width / np.maximum(1.0, scale) ** 2, 0.0)
+    # Upscaling by `scale` interpolates all but 1 / scale^2 of the pixels.
+    return np.where(allowed, to_height * to_width / np.maximum(1.0, scale) ** 2, 0.0)
 
 
 def worth(kept: np.ndarray, size: np.ndarray | int) -> np.ndarray:
     """Returns the kept content, less a penalty for the interpolated content."""
-    return np.where(kept > 0, kept - _MADE_UP * (size - kept), 0.0)
+    return np.where(kept > 0, kept - _INTERPOLATION_PENALTY * (size - kept), 0.0)
 
 
 def coarsened(clips: Clips) -> Clips:
-    """Rounds sizes down, ever more coarsely, until few enough distinct clips remain."""
+    """Rounds sizes down to coarser steps until few enough distinct clips remain."""
     step = 1
-    while len(clips) > _MAX_KINDS:
+    while len(clips) > _MAX_DISTINCT:
         step *= 2
         clips = rounded_down(clips, step)
     return clips
 
 
-def _grid_sizes(rules: ShapeRules) -> tuple[np.ndarray, np.ndarray]:
+def _grid_sizes(rules: ShapeRules, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
     """Returns the heights and widths of all candidate shapes."""
-    longest = int(np.sqrt(rules.max_pixels * _MAX_ASPECT)) // TOKEN_PIXELS
-    side = np.arange(1, longest + 1) * TOKEN_PIXELS
-    height, width = (grid.ravel() for grid in np.meshgrid(side, side, indexing="ij"))
+    longest = int(np.sqrt(rules.max_pixels * _MAX_ASPECT))
+    sides = (np.arange(step, longest + 1, step) for step in geometry.token_pixels)
+    height, width = (grid.ravel() for grid in np.meshgrid(*sides, indexing="ij"))
     aspect = np.maximum(height / width, width / height)
     usable = (height * width <= rules.max_pixels) & (aspect <= _MAX_ASPECT)
     return height[usable], width[usable]
@@ -91,25 +94,25 @@ def best_of_grid(
     Returns the index of each clip's distinct size and, for each distinct size, the most
     pixels that any candidate keeps and the height and width of the best candidate.
     """
-    grid_height, grid_width = _grid_sizes(rules)
+    grid_height, grid_width = _grid_sizes(rules, clips.geometry)
     sizes, inverse = np.unique(
         np.stack([clips.height, clips.width]), axis=1, return_inverse=True
     )
     pixels = np.empty(sizes.shape[1])
-    where = np.empty(sizes.shape[1], np.int64)
+    best = np.empty(sizes.shape[1], np.int64)
     rows = 2_000_000 // len(grid_height) + 1
     for start in range(0, sizes.shape[1], rows):
         height, width = sizes[:, start : start + rows, None]
         kept = kept_pixels(height, width, grid_height, grid_width, rules)
         score = worth(kept, grid_height * grid_width)
-        where[start : start + rows] = score.argmax(axis=1)
+        best[start : start + rows] = score.argmax(axis=1)
         pixels[start : start + rows] = kept.max(axis=1)
-    return inverse.ravel(), pixels, grid_height[where], grid_width[where]
+    return inverse.ravel(), pixels, grid_height[best], grid_width[best]
 
 
 def shared_sizes(clips: Clips, rules: ShapeRules, limit: int) -> np.ndarray:
-    """Returns the candidate sizes that keep most of all clips if alone, [2, sizes]."""
-    sizes = np.stack(_grid_sizes(rules))
+    """Returns the sizes that keep the most content by themselves, [2, sizes]."""
+    sizes = np.stack(_grid_sizes(rules, clips.geometry))
     frames = clips.frames * clips.count
     content = np.array(
         [

@@ -1,4 +1,4 @@
-"""Content of distinct clips in candidate shapes, as needed to choose shapes."""
+"""Candidate shapes, and the content that each distinct clip keeps in each of them."""
 
 import numpy as np
 
@@ -8,20 +8,20 @@ from jaxload.shapes.assignment import (
     shared_sizes,
     worth,
 )
-from jaxload.shapes.clips import Clips, ShapeRules
-from jaxload.shapes.shape import FRAME_STRIDE, Shape
+from jaxload.shapes.clips import Clips
+from jaxload.shapes.config import ShapeRules
+from jaxload.shapes.shape import Shape
 
-_MAX_STARTS = 60  # Most candidates for which a choice is started from each.
-_MAX_SIZES = 400  # Most candidate sizes, those that keep the most content.
+_MAX_STARTS = 60  # Most candidates for a search that starts once from each.
+_MAX_SIZES = 400  # Most candidate sizes; those with the most content are kept.
 
 
-class Kinds:
-    """Content of distinct clips in candidate shapes, each a pair (frames, size)."""
+class Candidates:
+    """Candidate shapes, each a pair of indices (level of `frames`, row of `sizes`)."""
 
     def __init__(self, clips: Clips, rules: ShapeRules):
         self.clips = clips
-        self.frames = np.arange(1, rules.max_frames + 1, FRAME_STRIDE)
-        self.frames = self.frames[np.isin(self.frames, clips.frames)]
+        self.frames = np.unique(clips.frames)
         inverse, pixels, height, width = best_of_grid(clips, rules)
         weight = (pixels[inverse] * clips.frames) * clips.count
         sizes, size_of = np.unique(
@@ -36,12 +36,12 @@ class Kinds:
         self.sizes = np.unique(np.concatenate([sizes, shared], axis=1), axis=1).T
         self._best = pixels[inverse] * clips.frames
         self.weight = clips.count.astype(float)
-        # For each size: the clips that it is allowed for, and their worth per frame.
-        self.fitting = []
+        # For each size: the clips for which it is allowed, and their worth per frame.
+        self.allowed = []
         for to_height, to_width in self.sizes.tolist():
             kept = kept_pixels(clips.height, clips.width, to_height, to_width, rules)
             rows = np.flatnonzero(kept)
-            self.fitting.append((rows, worth(kept[rows], to_height * to_width)))
+            self.allowed.append((rows, worth(kept[rows], to_height * to_width)))
 
     def weigh_samples(self, share: float) -> None:
         """Sets the weights of clips, as a mix of two objectives.
@@ -56,39 +56,40 @@ class Kinds:
     def shape(self, level: int, size: int) -> Shape:
         """Returns a candidate shape, from the indices of its frames and size."""
         height, width = self.sizes[size]
-        return Shape.of_pixels(int(self.frames[level]), int(height), int(width))
+        pixels = (int(self.frames[level]), int(height), int(width))
+        return Shape.of_pixels(pixels, self.clips.geometry)
 
-    def few_shapes(self) -> list[tuple[int, int]]:
-        """Returns all candidates if a choice can be started from each, else none."""
+    def starts(self) -> list[tuple[int, int]]:
+        """Returns all candidates if a search can start from each, else none."""
         levels, sizes = len(self.frames), len(self.sizes)
         if levels * sizes > _MAX_STARTS:
             return []
         return [(level, size) for level in range(levels) for size in range(sizes)]
 
     def worth(self, chosen: list[tuple[int, int]]) -> float:
-        """Returns the weighted content that some shapes keep together."""
+        """Returns the weighted worth of all clips, each in the best of some shapes."""
         content = [self.content(*c) for c in chosen]
         return float(np.max(content, axis=0) @ self.weight) if content else 0.0
 
     def content(self, level: int, size: int) -> np.ndarray:
         """Returns the worth of each distinct clip in one shape; 0 if not allowed."""
-        rows, pixels = self.fitting[size]
+        rows, pixels = self.allowed[size]
         content = np.zeros(len(self.clips))
         long_enough = self.clips.frames[rows] >= self.frames[level]
         content[rows] = np.where(long_enough, self.frames[level] * pixels, 0.0)
         return content
 
     def samples(self, chosen: list[tuple[int, int]]) -> np.ndarray:
-        """Returns the number of samples that go to each of some shapes."""
+        """Returns the number of samples in each shape if only these are chosen."""
         content = np.stack([self.content(*c) for c in chosen])
         taken = content.max(axis=0) > 0
-        place, count = content.argmax(axis=0)[taken], self.clips.count[taken]
-        return np.bincount(place, count, len(chosen))
+        best, count = content.argmax(axis=0)[taken], self.clips.count[taken]
+        return np.bincount(best, count, len(chosen))
 
     def gains(self, kept: np.ndarray) -> np.ndarray:
-        """Returns the weighted content each candidate would add, [levels, sizes]."""
+        """Returns the weighted worth that each candidate would add, [levels, sizes]."""
         gains = np.zeros((len(self.frames), len(self.sizes)))
-        for size, (rows, pixels) in enumerate(self.fitting):
+        for size, (rows, pixels) in enumerate(self.allowed):
             more = self.frames[:, None] * pixels - kept[rows]
             more[self.frames[:, None] > self.clips.frames[rows]] = 0.0
             gains[:, size] = np.maximum(more, 0.0) @ self.weight[rows]

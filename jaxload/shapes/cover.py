@@ -4,9 +4,10 @@ A clip goes to the allowed shape that keeps the most of the clip and, among equa
 the shape with the fewest tokens.
 
 The choice of shapes is a facility location problem. It is solved greedily, then by
-exchanging one shape for another while that helps. Content alone would drop every image
-of a mixed dataset, since a clip outweighs hundreds of images. Each sample therefore
-also counts for itself, as long as enough content is kept.
+exchanging one shape for another while that helps. If only content counted, a mixed
+dataset would lose every image, since a clip outweighs hundreds of images. The share of
+content kept per sample therefore counts too, as long as enough content is kept in
+total.
 """
 
 import dataclasses
@@ -22,8 +23,9 @@ from jaxload.shapes.assignment import (
     grid_content,
     kept_pixels,
 )
-from jaxload.shapes.candidates import Kinds
-from jaxload.shapes.clips import Clips, ShapeRules
+from jaxload.shapes.candidates import Candidates
+from jaxload.shapes.clips import Clips
+from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.shape import Shape
 
 Choice = tuple[int, int]
@@ -37,7 +39,7 @@ _MAX_EXCHANGES = 32
 _MAX_GIVEN_UP = 4  # Shapes with the smallest losses that an exchange tries to replace.
 _MAX_ADDITIONS = 200  # Candidates to try if each shape needs many samples.
 _SAMPLE_WEIGHTS = (0.5, 0.2, 0.05, 0.0)
-_ENOUGH_CONTENT = 0.96  # Share of the grid's content; any excess buys samples.
+_ENOUGH_CONTENT = 0.96  # Share to keep of the content that all candidates would keep.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class Cover:
 
     @property
     def kept(self) -> float:
-        """Share of the grid's content that the shapes keep."""
+        """Content that the shapes keep, as a share of `grid_content`."""
         return self.content / self.grid_content
 
 
@@ -76,12 +78,12 @@ def cover(
     if not len(clips):
         raise InputError("no sample to plan for: expected at least one usable row")
     coarse = coarsened(clips)
-    kinds = Kinds(coarse, rules)
+    candidates = Candidates(coarse, rules)
     enough = _ENOUGH_CONTENT * grid_content(coarse, rules)
     shapes: tuple[Shape, ...] = ()
     for weight in _SAMPLE_WEIGHTS:
-        kinds.weigh_samples(weight)
-        shapes = _choose(kinds, max_shapes, min_samples)
+        candidates.weigh_samples(weight)
+        shapes = _choose(candidates, max_shapes, min_samples)
         if shapes and assign(coarse, shapes, rules)[1] @ coarse.count >= enough:
             break
     return _covered_by(clips, shapes, rules, min_samples)
@@ -95,7 +97,7 @@ def cover_exactly(
     Content is tokens times samples.
     """
     if not counts:
-        raise InputError("no sample to plan for: expected a data set with at least one")
+        raise InputError("no sample to plan for: expected a dataset with at least one")
 
     def content(shape: Shape) -> int:
         return shape.tokens * counts[shape]
@@ -105,9 +107,9 @@ def cover_exactly(
     common = sorted(set(counts) - set(rare), key=lambda shape: (-content(shape), shape))
     if not common:
         raise InputError(
-            f"no shape has {min_samples} samples, which a batch for each replica "
-            f"takes; the largest count is {max(counts.values())}; use fewer replicas, "
-            "a smaller mesh.fsdp or balance.batch_multiple, or more data"
+            f"no shape has {min_samples} samples, one batch for each replica; the "
+            f"largest count is {max(counts.values())}; use fewer replicas, a smaller "
+            "mesh.fsdp or balance.batch_multiple, or more data"
         )
     kept = sorted(common[:max_shapes], key=lambda shape: (shape.tokens, shape))
     left_out = (
@@ -137,13 +139,13 @@ def cover_exactly(
 def _covered_by(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules, min_samples: int
 ) -> Cover:
-    """Builds the cover by some shapes, without shapes that get too few samples."""
-    # Content is compared with the grid's, which is slow to compute for all clips.
+    """Assigns clips to shapes; drops shapes that get too few samples."""
+    # Coarse clips, because the content of all candidates is slow to compute.
     coarse = coarsened(clips)
     while shapes:
-        place, _ = assign(clips, shapes, rules)
+        shape_of, _ = assign(clips, shapes, rules)
         num_samples = np.zeros(len(shapes), np.int64)
-        np.add.at(num_samples, place[place >= 0], clips.count[place >= 0])
+        np.add.at(num_samples, shape_of[shape_of >= 0], clips.count[shape_of >= 0])
         fewest = int(num_samples.argmin())
         if num_samples[fewest] >= min_samples:
             content = float(assign(coarse, shapes, rules)[1] @ coarse.count)
@@ -152,7 +154,7 @@ def _covered_by(
                 num_samples=tuple(num_samples.tolist()),
                 content=content,
                 grid_content=grid_content(coarse, rules),
-                left_out=_left_out(clips, place < 0, shapes, rules),
+                left_out=_left_out(clips, shape_of < 0, shapes, rules),
             )
         shapes = shapes[:fewest] + shapes[fewest + 1 :]
     raise InputError(
@@ -161,31 +163,33 @@ def _covered_by(
     )
 
 
-def _choose(kinds: Kinds, max_shapes: int, min_samples: int) -> tuple[Shape, ...]:
+def _choose(
+    candidates: Candidates, max_shapes: int, min_samples: int
+) -> tuple[Shape, ...]:
     """Chooses shapes greedily, then by exchanges; returns them by ascending tokens."""
-    starts = [[], *([c] for c in kinds.few_shapes())]
-    options = (_exchange(kinds, _grow(kinds, s, max_shapes)) for s in starts)
-    chosen = max(options, key=kinds.worth)
-    if chosen and kinds.samples(chosen).min() < min_samples:
-        chosen = _with_enough(kinds, chosen, max_shapes, min_samples)
-    shapes = (kinds.shape(*c) for c in chosen)
+    starts = [[], *([c] for c in candidates.starts())]
+    options = (_exchange(candidates, _grow(candidates, s, max_shapes)) for s in starts)
+    chosen = max(options, key=candidates.worth)
+    if chosen and candidates.samples(chosen).min() < min_samples:
+        chosen = _with_enough(candidates, chosen, max_shapes, min_samples)
+    shapes = (candidates.shape(*c) for c in chosen)
     return tuple(sorted(shapes, key=lambda shape: (shape.tokens, shape)))
 
 
 def _with_enough(
-    kinds: Kinds, chosen: list[Choice], max_shapes: int, min_samples: int
+    candidates: Candidates, chosen: list[Choice], max_shapes: int, min_samples: int
 ) -> list[Choice]:
     """Drops shapes with too few samples, then adds shapes that leave enough to all."""
     chosen = list(chosen)
-    while chosen and (samples := kinds.samples(chosen)).min() < min_samples:
-        # Samples of the dropped shape go to others, and may save the next smallest.
+    while chosen and (samples := candidates.samples(chosen)).min() < min_samples:
+        # Samples of the dropped shape go to other shapes, which may then have enough.
         del chosen[int(samples.argmin())]
     while len(chosen) < max_shapes:
-        gains = kinds.gains(_kept(kinds, chosen))
+        gains = candidates.gains(_kept(candidates, chosen))
         order = np.argsort(-gains, axis=None, kind="stable")[:_MAX_ADDITIONS]
         for level, size in zip(*np.unravel_index(order, gains.shape), strict=True):
             more = [*chosen, (int(level), int(size))]
-            if gains[level, size] > 0 and kinds.samples(more).min() >= min_samples:
+            if gains[level, size] > 0 and candidates.samples(more).min() >= min_samples:
                 chosen = more
                 break
         else:
@@ -193,47 +197,51 @@ def _with_enough(
     return chosen
 
 
-def _grow(kinds: Kinds, chosen: list[Choice], max_shapes: int) -> list[Choice]:
+def _grow(
+    candidates: Candidates, chosen: list[Choice], max_shapes: int
+) -> list[Choice]:
     """Adds the shape that helps most, up to `max_shapes` or until none helps."""
     chosen = list(chosen)
-    kept = _kept(kinds, chosen)
+    kept = _kept(candidates, chosen)
     while len(chosen) < max_shapes:
-        best, gain = _best_addition(kinds, kept)
+        best, gain = _best_addition(candidates, kept)
         if gain <= 0:
             break
         chosen.append(best)
-        kept = np.maximum(kept, kinds.content(*best))
+        kept = np.maximum(kept, candidates.content(*best))
     return chosen
 
 
-def _kept(kinds: Kinds, chosen: list[Choice]) -> np.ndarray:
+def _kept(candidates: Candidates, chosen: list[Choice]) -> np.ndarray:
     """Returns the worth of each distinct clip in the best of some shapes."""
-    kept = np.zeros(len(kinds.clips))
+    kept = np.zeros(len(candidates.clips))
     for c in chosen:
-        kept = np.maximum(kept, kinds.content(*c))
+        kept = np.maximum(kept, candidates.content(*c))
     return kept
 
 
-def _best_addition(kinds: Kinds, kept: np.ndarray) -> tuple[Choice, float]:
-    gains = kinds.gains(kept)
+def _best_addition(candidates: Candidates, kept: np.ndarray) -> tuple[Choice, float]:
+    gains = candidates.gains(kept)
     if not gains.size:  # No shape is allowed for any clip.
         return (0, 0), 0.0
     level, size = np.unravel_index(gains.argmax(), gains.shape)
     return (int(level), int(size)), float(gains[level, size])
 
 
-def _exchange(kinds: Kinds, chosen: list[Choice]) -> list[Choice]:
+def _exchange(candidates: Candidates, chosen: list[Choice]) -> list[Choice]:
     """Replaces one of the least useful shapes by a better one, repeatedly."""
     chosen = list(chosen)
     for _ in range(_MAX_EXCHANGES if chosen else 0):
-        content = np.stack([kinds.content(*c) for c in chosen])
-        place = content.argmax(axis=0)
+        content = np.stack([candidates.content(*c) for c in chosen])
+        shape_of = content.argmax(axis=0)
         nothing = np.zeros_like(content[:1])
         top = np.sort(np.concatenate([content, nothing]), axis=0)[-2:]
-        losses = np.bincount(place, (top[1] - top[0]) * kinds.weight, len(chosen))
+        losses = np.bincount(
+            shape_of, (top[1] - top[0]) * candidates.weight, len(chosen)
+        )
         for out in np.argsort(losses, kind="stable")[:_MAX_GIVEN_UP].tolist():
-            kept = np.where(place == out, top[0], top[1])
-            best, gain = _best_addition(kinds, kept)
+            kept = np.where(shape_of == out, top[0], top[1])
+            best, gain = _best_addition(candidates, kept)
             if gain > losses[out] * (1 + 1e-6):
                 chosen[out] = best
                 break
@@ -245,7 +253,7 @@ def _exchange(kinds: Kinds, chosen: list[Choice]) -> list[Choice]:
 def why_left_out(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> list[str]:
-    """Returns the first obstacle of each clip, for clips without an allowed shape."""
+    """Returns the first reason why each clip has no allowed shape."""
     small, short = np.ones(len(clips), bool), np.zeros(len(clips), bool)
     for shape in shapes:
         _, to_height, to_width = shape.pixels
@@ -259,18 +267,18 @@ def why_left_out(
 def _left_out(
     clips: Clips, without: np.ndarray, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> tuple[LeftOut, ...]:
-    """Counts the clips without an allowed shape, by their first obstacle."""
+    """Counts the clips without an allowed shape, by their first reason."""
     reason = np.array(why_left_out(clips, shapes, rules), object)
     result = []
     for name in (TOO_SHORT, TOO_SMALL, ASPECT):
-        those = np.flatnonzero(without & (reason == name))
-        if len(those):
-            common = those[np.argsort(-clips.count[those], kind="stable")[:3]]
+        rows = np.flatnonzero(without & (reason == name))
+        if len(rows):
+            common = rows[np.argsort(-clips.count[rows], kind="stable")[:3]]
             examples = tuple(
                 f"{clips.frames[i]}x{clips.height[i]}x{clips.width[i]} "
                 f"({clips.count[i]})"
                 for i in common
             )
-            count = int(clips.count[those].sum())
+            count = int(clips.count[rows].sum())
             result.append(LeftOut(reason=name, count=count, examples=examples))
     return tuple(result)

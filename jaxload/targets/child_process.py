@@ -41,9 +41,9 @@ Reply = dict[str, Any]
 def environment() -> dict[str, str]:
     """Returns the environment variables of a process that can compile for GPUs.
 
-    The parent's JAX_* and XLA_* variables are left out, so that results depend on the
-    request alone. Flags may change the program or end the process, and every entry of a
-    compilation cache prints a warning, as it cannot be read without a GPU.
+    The parent's JAX_* and XLA_* variables are left out, so that results depend only on
+    the request. Flags may change the program or end the process. With a compilation
+    cache, each entry prints a warning, because it cannot be read without a GPU.
 
     Raises:
         InputError: JAX's CUDA plugin is not installed.
@@ -80,6 +80,20 @@ def _is_installed(module: str) -> bool:
 
 
 # The parent's side.
+
+
+def run_python(*arguments: str) -> str:
+    """Runs Python in a process that can compile for GPUs; returns its stdout.
+
+    Raises:
+        InputError: JAX's CUDA plugin is not installed.
+        RuntimeError: The process failed; the message has its stderr.
+    """
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}:\n{done.stderr}")
+    return done.stdout
 
 
 def run_module(

@@ -37,8 +37,8 @@ class ResultCache:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InputError(
-                f"{directory}: cannot be made ({error.strerror}); set XDG_CACHE_HOME "
-                "to a directory for results that can be written"
+                f"{directory}: cannot be created ({error.strerror}); set "
+                "XDG_CACHE_HOME to a directory that can be written"
             ) from error
         check_writable(directory / "result.json")
         remove_leftovers(directory)
@@ -73,7 +73,7 @@ def _canonical(value: Any) -> str:
 
 
 def default_directory() -> Path:
-    """Returns the user's directory of results, below $XDG_CACHE_HOME if it is set.
+    """Returns the directory of cached results, below $XDG_CACHE_HOME if that is set.
 
     Raises:
         InputError: The variable is not set, and the user has no home directory.

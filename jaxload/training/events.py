@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.files import write_atomically
 
@@ -39,7 +39,7 @@ STEP = "step"
 """
 
 MESSAGE = "message"
-"""Name of the value that other events show on screen, as a line of its own."""
+"""Name of the value that is printed on screen for events other than steps."""
 
 _FORMAT = "format"
 _VERSION = 1
@@ -153,14 +153,14 @@ class ScreenSink(_Closing):
         """Shows an event."""
         if event.name != STEP:
             if MESSAGE in event.values:
-                self._print(str(event.values[MESSAGE]))
+                self._console.say(str(event.values[MESSAGE]))
             return
         self._recent.append(event.values)
         done = event.step + 1
         if self._console.is_terminal:
             self._show_bar(done, self._text(event))
         elif done % self._every == 0 or done == self._num_steps:
-            self._print(self._text(event))
+            self._console.say(self._text(event))
 
     def close(self) -> None:
         """Stops the bar; its last state stays on screen."""
@@ -174,9 +174,6 @@ class ScreenSink(_Closing):
             self._bar.add_task("", total=self._num_steps, completed=self._start)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=done, description=text)
-
-    def _print(self, text: str) -> None:
-        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def _text(self, event: Event) -> str:
         values = event.values
@@ -198,7 +195,7 @@ class ScreenSink(_Closing):
 
 
 def read_events(path: Path, name: str | None = None) -> list[Event]:
-    """Reads the events of a file, or only those of one name; empty if there is no file.
+    """Reads the events of a file, optionally of one name; empty if there is no file.
 
     A last line that a crash left incomplete is skipped.
 
@@ -260,7 +257,7 @@ def _to_line(event: Event) -> str:
 
 
 def _as_json(value: Any, where: str) -> Any:
-    """Converts a value to what JSON can hold; `where` is for the error message."""
+    """Converts a value to JSON types; `where` names the value in error messages."""
     if isinstance(value, (np.generic, np.ndarray)):
         value = value.tolist()
     if isinstance(value, float):
@@ -272,6 +269,6 @@ def _as_json(value: Any, where: str) -> Any:
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
         return {key: _as_json(item, f"{where}, {key}") for key, item in value.items()}
     raise TypeError(
-        f"{where}: expected numbers, strings, lists and dictionaries by string, or "
-        f"arrays of NumPy, got {type(value).__name__}; convert it first"
+        f"{where}: expected numbers, strings, lists, dictionaries with string keys or "
+        f"NumPy arrays, got {type(value).__name__}; convert it first"
     )

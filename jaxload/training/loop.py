@@ -39,13 +39,13 @@ def run_steps(
     checkpoints: Checkpoints,
     sink: Sink,
 ) -> None:
-    """Trains from step `start` to the last; the engine then holds the final state.
+    """Trains from step `start` to the last, after which the engine holds the state.
 
     `batches` yields the micro-batches of this process in the order of execution.
     """
     clock = _StepClock(schedule, sink)
     replicas = placement.local_replicas(schedule.num_replicas)
-    # Implicit transfers are an error, as are programs that a later step compiles.
+    # Implicit transfers are errors, as are compilations after the first step.
     with jax.transfer_guard("disallow"), CompileCounter() as compiles:
         allowed = None
         for step in range(start, config.num_steps):
@@ -55,7 +55,7 @@ def run_steps(
                 batch = next(batches)
                 assert batch.step == step, (batch.step, step)
                 group = placement.group_of(batch.replica)
-                # While the group has work, the loop waits for data, not the devices.
+                # Otherwise the group still had work, and no device waited for data.
                 if engine.is_idle(group):
                     data_wait += time.perf_counter() - asked
                 engine.micro_step(group, schedule.programs[batch.bucket], batch.arrays)
@@ -75,8 +75,8 @@ def _fail_on_compile(schedule: Schedule, step: int, count: int) -> None:
     counts = schedule.step_counts(step).sum(axis=0)
     names = " + ".join(str(schedule.programs[i]) for i in np.flatnonzero(counts))
     raise RuntimeError(
-        f"step {step} (program {names}) compiled {count} programs; every program was "
-        "to be compiled before the first step. JAX_LOG_COMPILES=1 shows which it was"
+        f"step {step} (program {names}) compiled {count} programs: expected all to be "
+        "compiled before the first step; JAX_LOG_COMPILES=1 logs their names"
     )
 
 

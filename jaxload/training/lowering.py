@@ -12,13 +12,13 @@ from jax.stages import Lowered
 from jaxload.balance.program import Program
 from jaxload.data.batch_spec import batch_spec
 from jaxload.parallel.placement import Group, Placement
-from jaxload.parallel.sharding import sharded
+from jaxload.parallel.sharding_rules import sharded
 from jaxload.sampling.config import SampleConfig
 from jaxload.sampling.sampler import make_sampler
 from jaxload.training.step import Sums, Trainer, TrainState
 
 Origin = Literal["noise", "weights", "checkpoint"]
-"""Source of a run's first state."""
+"""Source of a run's initial state."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +45,10 @@ class Lowering:
     def init(self, origin: Origin) -> Lowered:
         """Lowers the program that runs before the first step.
 
-        The program makes the state and zero sums, from noise or from parameters that it
-        takes and donates. For a checkpoint it makes the sums alone, since a second
-        state beside the restored one would exceed the memory.
+        The program returns the state and zero sums. Parameters are random, or, for
+        given weights, arguments that the program donates. For a checkpoint, the program
+        returns only the sums, because a second state beside the restored one would
+        exceed the memory.
         """
         num_groups = len(self.placement.groups)
         state, sums = (jax.tree.map(_sharding, x) for x in (self.state, self.sums))

@@ -9,11 +9,11 @@ from jaxload.errors import InputError
 
 CLASS_NAME = "_class_name"
 NUM_TEXT_TOKENS = "_num_text_tokens"
-"""Field of ours; diffusers ignores fields that begin with an underscore."""
+"""Field that jaxload adds; diffusers ignores fields that begin with _."""
 
 
 class Fields:
-    """Fields of a config.json; `end` rejects those that were never asked for."""
+    """Fields of a config.json; `end` rejects fields that no other method has read."""
 
     def __init__(self, path: Path, content: Mapping[str, Any]):
         """Wraps the content of the file at `path`."""
@@ -38,7 +38,7 @@ class Fields:
         return value
 
     def optional_count(self, name: str) -> int:
-        """Returns a field as `count` does, or 0 for null."""
+        """Returns a field that must be null, which gives 0, or as for `count`."""
         return 0 if self.get(name) is None else self.count(name)
 
     def number(self, name: str) -> float:
@@ -55,7 +55,7 @@ class Fields:
             raise self.error(name, expected)
 
     def end(self) -> None:
-        """Checks that each field was asked for, except private, null or false."""
+        """Checks that each field was read, except private, null or false fields."""
         for name, value in self._values.items():
             unknown = name not in self._asked and not name.startswith("_")
             if unknown and value not in (None, False):
@@ -65,6 +65,6 @@ class Fields:
         """Returns the error for a field with an unexpected value."""
         got = self._values.get(name)
         return InputError(
-            f"{self.path}: {name}: expected {expected}, got {got!r}; models like that "
-            "are not known here"
+            f"{self.path}: {name}: expected {expected}, got {got!r}; jaxload has no "
+            "such model"
         )

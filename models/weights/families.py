@@ -1,83 +1,89 @@
-"""Known model families, and matching of the tensors in files to their parameters."""
+"""Tensor names of all families; matches the tensors of files to parameters."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 from jaxload import files as whole_files
 from jaxload.errors import InputError
+from jaxload.models.families import ModelConfig, families, family_of
 from jaxload.models.weights.configs import CLASS_NAME, Fields
 from jaxload.models.weights.files import DTYPES, Stored
-from jaxload.models.weights.mmdit import MMDIT
 from jaxload.models.weights.names import (
     PREFIX,
     PREFIXES,
-    Family,
     Naming,
     ParameterPath,
     Shape,
     Tensor,
+    WeightNames,
     tensors_of,
 )
-from jaxload.models.weights.wan import WAN
 
-FAMILIES: tuple[Family, ...] = (WAN, MMDIT)
 _MAX_SHOWN = 10
 
 
-def family_of(config: Any) -> Family:
-    """Returns the family of a model's config."""
-    for family in FAMILIES:
-        if isinstance(config, family.config):
-            return family
-    raise InputError(
-        f"config: expected a {' or a '.join(f.config.__name__ for f in FAMILIES)}, got "
-        f"a {type(config).__name__}"
-    )
+def weights_of(config: object) -> WeightNames:
+    """Returns the tensor names of a model's config.
+
+    Raises:
+        InputError: The model's family has no weight files.
+    """
+    family = family_of(config)
+    if family.weights is None:
+        raise InputError(
+            f"model family {family.name!r}: expected tensor names for weight files, "
+            "got none; define them as `weights` in its Family"
+        )
+    return family.weights()
 
 
-def read_config(path: Path) -> Any:
+def _all_weights() -> list[WeightNames]:
+    return [family.weights() for family in families() if family.weights]
+
+
+def read_config(path: Path) -> ModelConfig:
     """Reads a config.json of any known family into a model config."""
     if not path.is_file():
         raise InputError(
-            f"{path}: expected the sizes of the model there, got no such file; give "
-            "the config when you load"
+            f"{path}: expected a file with the sizes of the model, found none; pass "
+            "the config to load()"
         )
     content = whole_files.read_json(path, remedy="download it again")
     name = content.get(CLASS_NAME)
-    readers = {n: read for f in FAMILIES for n, read in f.read_config.items()}
+    readers = {n: read for w in _all_weights() for n, read in w.read_config.items()}
     if not isinstance(name, str) or name not in readers:
         raise InputError(
             f"{path}: {CLASS_NAME}: expected {' or '.join(readers)}, got {name!r}; "
-            "give the config when you load"
+            "pass the config to load()"
         )
     return readers[name](Fields(path, content))
 
 
 def match(
-    place: Path,
-    family: Family,
+    path: Path,
+    config: ModelConfig,
     shapes: Mapping[ParameterPath, Shape],
     found: Mapping[str, Stored],
 ) -> dict[str, tuple[Tensor, Stored]]:
-    """Finds each of a model's tensors in files, in whichever naming matches most names.
+    """Finds each of a model's tensors in files, with the naming that matches most.
 
     Raises:
         InputError: Tensors are missing, unexpected, repeated, or of another shape or
             dtype; the message lists them.
     """
+    weights = weights_of(config)
     names: dict[str, str] = {}
     repeated: list[str] = []
     for name in sorted(found):
         bare = _without_prefix(name)
         repeated += [name] if names.setdefault(bare, name) != name else []
     by_naming: dict[Naming, dict[str, Tensor]] = {
-        "diffusers": tensors_of(family, "diffusers", shapes),
-        "original": tensors_of(family, "original", shapes),
+        "diffusers": tensors_of(weights, "diffusers", shapes),
+        "original": tensors_of(weights, "original", shapes),
     }
-    if family.comfyui:
+    if weights.comfyui:
         by_naming["comfyui"] = {
-            _comfyui(family, name): tensor
+            _comfyui(weights, name): tensor
             for name, tensor in by_naming["original"].items()
         }
     naming = max(by_naming, key=lambda n: len(by_naming[n].keys() & names.keys()))
@@ -85,10 +91,10 @@ def match(
     common = [name for name in expected if name in names]
     if not common:
         raise InputError(
-            f"{place}: expected tensors of {family.title}, got others: "
-            f"{_some(sorted(found))}; known are files of "
-            f"{' and '.join(f.title for f in FAMILIES)}, with the names of diffusers, "
-            f"the original ones or ComfyUI's, and with {PREFIX} before them or not"
+            f"{path}: expected tensors of {weights.title}, got others: "
+            f"{_some(sorted(found))}; give a file of "
+            f"{' or '.join(w.title for w in _all_weights())} with diffusers, original "
+            f"or ComfyUI names, which may begin with {PREFIX}"
         )
     pairs = {name: (expected[name], found[names[name]]) for name in common}
     problems = {
@@ -96,21 +102,22 @@ def match(
         "unexpected": sorted(
             names[name]
             for name in names.keys() - expected.keys()
-            if not family.ignored.fullmatch(name)
+            if not weights.ignored.fullmatch(name)
         ),
-        "there twice, with a prefix and without": repeated,
+        "present twice, with and without a prefix": repeated,
         "misshapen": [
             f"{names[name]} (expected {list(tensor.shape)}, got {list(stored.shape)})"
             for name, (tensor, stored) in pairs.items()
             if tensor.shape != stored.shape
         ],
-        f"of a type other than {', '.join(DTYPES)}": [
+        f"of a dtype other than {', '.join(DTYPES)}": [
             f"{names[name]} ({stored.dtype})"
             for name, (_, stored) in pairs.items()
             if stored.dtype not in DTYPES
         ],
     }
-    _check(place, family, naming, problems)
+    what = f"this {type(config).__name__}, by the {naming} names of {weights.title}"
+    _check(path, what, problems)
     return pairs
 
 
@@ -121,15 +128,13 @@ def _without_prefix(name: str) -> str:
     return name
 
 
-def _comfyui(family: Family, original: str) -> str:
-    for part, other in family.comfyui:
+def _comfyui(weights: WeightNames, original: str) -> str:
+    for part, other in weights.comfyui:
         original = original.replace(part, other)
     return original
 
 
-def _check(
-    place: Path, family: Family, naming: Naming, problems: Mapping[str, Collection[str]]
-) -> None:
+def _check(path: Path, what: str, problems: Mapping[str, Collection[str]]) -> None:
     if not any(problems.values()):
         return
     lines = [
@@ -138,9 +143,8 @@ def _check(
         if names
     ]
     raise InputError(
-        f"{place}: expected the tensors of this {family.config.__name__}, by the "
-        f"{naming} names of {family.title}, got others; give the config that the file "
-        "was made with\n  " + "\n  ".join(lines)
+        f"{path}: expected the tensors of {what}, got others; give the config that "
+        "the file was made with\n  " + "\n  ".join(lines)
     )
 
 

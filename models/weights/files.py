@@ -57,15 +57,15 @@ class Stored:
 
 
 def read_header(path: Path) -> dict[str, Stored]:
-    """Reads the names, dtypes, shapes and offsets of a file's tensors."""
+    """Reads the names, dtypes, shapes and offsets of the tensors in a file."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             if length > min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
                 raise InputError(
-                    f"{path}: expected a safetensors file, got {size} bytes of which "
-                    f"the header alone would be {length}; {_DOWNLOAD}"
+                    f"{path}: expected a safetensors file, got {size} bytes with a "
+                    f"header of {length} bytes; {_DOWNLOAD}"
                 )
             header = json.loads(file.read(length))
     except OSError as error:
@@ -132,9 +132,10 @@ class Described:
 def write(
     path: Path, tensors: Iterable[Described], chunks: Iterable[np.ndarray]
 ) -> None:
-    """Writes a file; the chunks are the content of all tensors, in order.
+    """Writes a file; `chunks` yields the content of all tensors, in order.
 
-    Each chunk is drawn after the previous one was written, so one is held at a time.
+    Each chunk is requested after the previous one was written, so that only one is in
+    memory.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     names = {dtype: name for name, dtype in DTYPES.items()}
@@ -159,10 +160,10 @@ def write(
 
 
 def copy(source: np.ndarray, target: np.ndarray) -> None:
-    """Copies an array, and converts it to the target's dtype.
+    """Copies an array into another, and converts it to the dtype of the target.
 
-    Copying in strips is four times as fast for a transposed matrix, because each cache
-    line that was read stays in the cache until all of it has been used.
+    Copies in strips, which is four times as fast for a transposed matrix: each cache
+    line stays in the cache until all of its elements have been read.
     """
     for start in range(0, source.shape[-1], _STRIP):
         strip = (..., slice(start, start + _STRIP))

@@ -27,52 +27,52 @@ _TRANSFORMER = "transformer"
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """Weights that were found at a path."""
+    """Safetensors files with the weights of one model."""
 
-    place: Path
-    """The safetensors file, or the index of several."""
+    path: Path
+    """The safetensors file, or the index of several files."""
 
     index: Mapping[str, Path] | None = None
-    """File of each tensor, by name; None for a single file."""
+    """File of each tensor, by the tensor's name; None for a single file."""
 
     @property
     def config(self) -> Path:
         """Path of the config.json beside the weights; it may not exist."""
-        return self.place.parent / CONFIG
+        return self.path.parent / CONFIG
 
     def tensors(self) -> dict[str, Stored]:
         """Reads the headers; returns all tensors by their names in the files.
 
         Raises:
-            InputError: The tensors in the files are not those in the index.
+            InputError: The files and the index name different tensors.
         """
         if self.index is None:
-            return files.read_header(self.place)
+            return files.read_header(self.path)
         headers = {path: files.read_header(path) for path in set(self.index.values())}
         listed = {(path, name) for name, path in self.index.items()}
         found = {(path, name) for path, header in headers.items() for name in header}
         for problem, tensors in (
-            ("which are not there", listed - found),
-            ("which it does not list", found - listed),
+            ("that the file lacks", listed - found),
+            ("that the index does not list", found - listed),
         ):
             if tensors:
                 path, name = min(tensors)
                 raise InputError(
-                    f"{self.place}: expected each tensor in the file that it names, "
-                    f"got {len(tensors)} {problem}, as {name} in {path.name}; download "
-                    "the index and its files again"
+                    f"{self.path}: expected each tensor in the file that it names, "
+                    f"got {len(tensors)} {problem}, such as {name} in {path.name}; "
+                    "download the index and its files again"
                 )
         return {name: headers[path][name] for name, path in self.index.items()}
 
 
 def find(path: Path) -> Checkpoint:
-    """Finds weights; `path` is a file, an index, or a directory that holds either."""
+    """Finds the weights at a path: a file, an index, or a directory with either."""
     if path.is_dir():
         path = _find_in_directory(path)
     if not path.is_file():
         raise InputError(
             f"{path}: expected a .safetensors file, a {_INDEX_SUFFIX} or a directory, "
-            "got nothing there"
+            "found nothing"
         )
     if path.name.endswith(_INDEX_SUFFIX):
         return Checkpoint(path, _read_index(path))
@@ -124,14 +124,14 @@ def _read_index(index: Path) -> dict[str, Path]:
     absent = [path.name for path in parts if not path.is_file()]
     if absent:
         raise InputError(
-            f"{index}: expected {len(parts)} files beside it, got all but "
-            f"{', '.join(absent[:10])}; download these too"
+            f"{index}: expected {len(parts)} files beside it, found all but "
+            f"{', '.join(absent[:10])}; download these, too"
         )
     return paths
 
 
 def holds_only_models(directory: Path) -> bool:
-    """Returns False if the directory has a config.json that is not a model's."""
+    """Returns True unless the directory has a config.json that is not a model's."""
     config = directory / CONFIG
     if not config.exists():
         return True

@@ -13,14 +13,14 @@ from flax import nnx
 from jax.sharding import Sharding
 
 from jaxload.errors import InputError
-from jaxload.models.mmdit import MMDiT
-from jaxload.models.presets import ModelConfig
-from jaxload.models.wan import WanTransformer
+from jaxload.models.construction import make_model
+from jaxload.models.families import ModelConfig
+from jaxload.models.transformer import Transformer
 from jaxload.models.weights import layout
-from jaxload.models.weights.families import family_of, match
+from jaxload.models.weights.families import match, weights_of
 from jaxload.models.weights.families import read_config as _read_config
 from jaxload.models.weights.files import Stored, copy
-from jaxload.models.weights.names import Family, ParameterPath, Piece, Tensor
+from jaxload.models.weights.names import ParameterPath, Rows, Tensor
 from jaxload.models.weights.variables import is_stored, variables_of
 
 _ALIGNMENT = 64
@@ -40,7 +40,7 @@ def load(
     *,
     shardings: nnx.State[Any, Any] | None = None,
     rngs: nnx.Rngs | None = None,
-) -> WanTransformer | MMDiT:
+) -> Transformer:
     """Loads a model from safetensors, directly into sharded arrays.
 
     Diffusers, original and ComfyUI names are recognized. Parameters are converted to
@@ -62,45 +62,45 @@ def load(
     tensors = found.tensors()
     if config is None:
         config = _with_type_of(tensors, _read_config(found.config))
-    family = family_of(config)
-    create = functools.partial(_create, family, config, rngs or nnx.Rngs(0))
+    create = functools.partial(_create, config, rngs or nnx.Rngs(0))
     graphdef, state = nnx.split(nnx.eval_shape(create))
     variables = variables_of(state)
     placed = _shardings(variables, shardings)
 
     stored = {p: v.get_value() for p, v in variables.items() if is_stored(v)}
     shapes = {p: value.shape for p, value in stored.items()}
-    sources = _by_parameter(match(found.place, family, shapes, tensors))
+    sources = _by_parameter(match(found.path, config, shapes, tensors))
     values = _initial(create, {p: s for p, s in placed.items() if p not in stored})
     for p, value in stored.items():
         values[p] = _read(value, placed[p], sources[p])
     loaded = nnx.from_flat_state(
         [(p, v.replace(values[p])) for p, v in variables.items()]
     )
-    return cast(WanTransformer | MMDiT, nnx.merge(graphdef, loaded))
+    return cast(Transformer, nnx.merge(graphdef, loaded))
 
 
 def check(path: str | os.PathLike[str], config: ModelConfig) -> None:
-    """Checks, by the headers alone, that `load` would find the model's tensors.
+    """Checks that `load` would find the model's tensors; reads only file headers.
 
     Raises:
         InputError: `load` would fail.
     """
-    found, family = layout.find(Path(path)), family_of(config)
-    create = functools.partial(_create, family, config, nnx.Rngs(0))
+    weights_of(config)  # Raises for a family without weight files, at any path.
+    found = layout.find(Path(path))
+    create = functools.partial(_create, config, nnx.Rngs(0))
     variables = variables_of(nnx.state(nnx.eval_shape(create)))
     shapes = {p: v.get_value().shape for p, v in variables.items() if is_stored(v)}
-    match(found.place, family, shapes, found.tensors())
+    match(found.path, config, shapes, found.tensors())
 
 
 def _with_type_of(tensors: Mapping[str, Stored], config: ModelConfig) -> ModelConfig:
-    """Returns the config with a param_dtype that holds these tensors exactly."""
+    """Returns the config with the param_dtype of the tensors in the files."""
     is_half = all(stored.dtype == "BF16" for stored in tensors.values())
     return dataclasses.replace(config, param_dtype="bfloat16" if is_half else "float32")
 
 
-def _create(family: Family, config: Any, rngs: nnx.Rngs) -> nnx.Module:
-    return family.model(config, rngs=nnx.clone(rngs))
+def _create(config: ModelConfig, rngs: nnx.Rngs) -> Transformer:
+    return make_model(config, rngs=nnx.clone(rngs))
 
 
 def _shardings(
@@ -124,7 +124,7 @@ def _shardings(
 
 
 def _initial(create: Any, shardings: Mapping[ParameterPath, Sharding]) -> dict:
-    """Initializes the variables that files do not hold; computes no others."""
+    """Initializes only the variables that files do not hold: the adapters."""
     if not shardings:
         return {}
 
@@ -137,18 +137,18 @@ def _initial(create: Any, shardings: Mapping[ParameterPath, Sharding]) -> dict:
 
 def _by_parameter(
     pairs: Mapping[str, tuple[Tensor, Stored]],
-) -> dict[ParameterPath, list[tuple[Piece, Stored]]]:
-    sources: dict[ParameterPath, list[tuple[Piece, Stored]]] = {}
+) -> dict[ParameterPath, list[tuple[Rows, Stored]]]:
+    sources: dict[ParameterPath, list[tuple[Rows, Stored]]] = {}
     for tensor, stored in pairs.values():
-        for piece in tensor.pieces:
-            sources.setdefault(piece.path, []).append((piece, stored))
+        for rows in tensor.parameters:
+            sources.setdefault(rows.path, []).append((rows, stored))
     return sources
 
 
 def _read(
     abstract: jax.ShapeDtypeStruct,
     sharding: Sharding,
-    sources: Sequence[tuple[Piece, Stored]],
+    sources: Sequence[tuple[Rows, Stored]],
 ) -> jax.Array:
     """Reads the parts of one parameter that this process's devices hold."""
     shape = abstract.shape
@@ -158,8 +158,8 @@ def _read(
     }
     # Devices that hold the same part share a buffer.
     buffers = {part: _empty(part, abstract.dtype) for part in set(bounds.values())}
-    for piece, stored in sources:
-        _read_piece(piece, stored, buffers)
+    for rows, stored in sources:
+        _read_rows(rows, stored, buffers)
     arrays = [jax.device_put(buffers[part], device) for device, part in bounds.items()]
     # Waiting for the copies limits host memory to the buffers of one parameter.
     jax.block_until_ready(arrays)
@@ -167,7 +167,7 @@ def _read(
 
 
 def _empty(part: Bounds, dtype: np.dtype) -> np.ndarray:
-    """Returns an array aligned such that JAX on CPU uses it without a copy."""
+    """Allocates an array whose alignment lets JAX on CPU use it without a copy."""
     shape = [stop - start for start, stop in part]
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
@@ -175,18 +175,18 @@ def _empty(part: Bounds, dtype: np.dtype) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def _read_piece(
-    piece: Piece, stored: Stored, buffers: Mapping[Bounds, np.ndarray]
+def _read_rows(
+    rows: Rows, stored: Stored, buffers: Mapping[Bounds, np.ndarray]
 ) -> None:
     targets = []
     for part, buffer in buffers.items():
-        if piece.layer is None:
+        if rows.layer is None:
             targets.append((part, buffer))
-        elif part[0][0] <= piece.layer < part[0][1]:
-            targets.append((part[1:], buffer[piece.layer - part[0][0]]))
+        elif part[0][0] <= rows.layer < part[0][1]:
+            targets.append((part[1:], buffer[rows.layer - part[0][0]]))
     if not targets:
         return
-    rows = stored.read_rows(piece.first_row, piece.num_rows)
-    value = piece.form.to_parameter(rows, piece.shape)
+    content = stored.read_rows(rows.first_row, rows.num_rows)
+    value = rows.conversion.to_parameter(content, rows.shape)
     for part, target in targets:
         copy(value[tuple(slice(*limits) for limits in part)], target)

@@ -5,12 +5,12 @@ file must have, and how parameters are converted to and from them.
 """
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import numpy as np
-from flax import nnx
 
 from jaxload.models.weights.configs import Fields
 
@@ -29,20 +29,21 @@ ParameterPath = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
-    """Conversion of a parameter, or one layer of it, to its shape in a file.
+class Conversion:
+    """Conversion of a parameter, or one layer of it, to its layout in a file.
 
-    To write, axes are split, one may be flipped, then all are transposed and joined.
+    `to_file` splits axes, flips one of them if `flipped` is set, transposes, and joins
+    axes; `to_parameter` does the inverse.
     """
 
     split: Callable[[Shape], Shape] = lambda shape: shape
     flipped: int | None = None
     axes: tuple[int, ...] | None = None
     joined: Callable[[Shape], Shape] = lambda shape: shape
-    """Shape in the file, as a function of the parameter's."""
+    """Returns the shape in the file, given the shape of the parameter."""
 
     def to_file(self, parameter: np.ndarray) -> np.ndarray:
-        """Converts a parameter to its form in a file."""
+        """Converts a parameter to a tensor of a file."""
         parts = self._flip(parameter.reshape(self.split(parameter.shape)))
         return parts.transpose(self.axes or range(parts.ndim)).reshape(
             self.joined(parameter.shape)
@@ -59,58 +60,80 @@ class Form:
         return parts if self.flipped is None else np.flip(parts, self.flipped)
 
 
-AS_IT_IS = Form()
-TRANSPOSED = Form(axes=(1, 0), joined=lambda s: s[::-1])
-"""[in, out] here, [out, in] in PyTorch files."""
+UNCHANGED = Conversion()
+TRANSPOSED = Conversion(axes=(1, 0), joined=lambda s: s[::-1])
+"""For matrices, which are [in, out] here and [out, in] in PyTorch files."""
 
-LEADING_ONE = Form(joined=lambda s: (1, *s))
-PATCH_CONVOLUTION = Form(
-    split=lambda s: (1, 2, 2, s[0] // 4, s[1]),
-    axes=(4, 3, 0, 1, 2),
-    joined=lambda s: (s[1], s[0] // 4, 1, 2, 2),
-)
-"""[PC, D] here; a convolution kernel [D, C, 1, 2, 2] in the file."""
-
-CHANNELS_FIRST = Form(
-    split=lambda s: (s[0], 4, s[1] // 4), axes=(2, 1, 0), joined=lambda s: s[::-1]
-)
-"""[D, PC] here, [CP, D] in the file."""
-
-CHANNELS_FIRST_BIAS = Form(split=lambda s: (4, s[0] // 4), axes=(1, 0))
-HALVES_SWAPPED = Form(
+LEADING_ONE = Conversion(joined=lambda s: (1, *s))
+HALVES_SWAPPED = Conversion(
     split=lambda s: (s[0], 2, s[1] // 2),
     flipped=1,
     axes=(1, 2, 0),
     joined=lambda s: s[::-1],
 )
-"""Transposed, with the two halves of the outputs swapped."""
+"""For matrices that are transposed, with the two halves of the outputs swapped."""
 
-HALVES_SWAPPED_BIAS = Form(split=lambda s: (2, s[0] // 2), flipped=0)
+HALVES_SWAPPED_BIAS = Conversion(split=lambda s: (2, s[0] // 2), flipped=0)
+
+
+def patch_convolution(patch: tuple[int, int, int]) -> Conversion:
+    """Returns the conversion of a patch embedding, a convolution in the file.
+
+    The kernel is [PC, D] here and [D, C, *patch] in the file.
+    """
+    size = math.prod(patch)
+    return Conversion(
+        split=lambda s: (*patch, s[0] // size, s[1]),
+        axes=(4, 3, 0, 1, 2),
+        joined=lambda s: (s[1], s[0] // size, *patch),
+    )
+
+
+def channels_first(patch: tuple[int, int, int]) -> tuple[Conversion, Conversion]:
+    """Returns conversions of kernel and bias for patches with channels first.
+
+    Both are for an output projection. Its kernel is [D, PC] here, [CP, D] in the file.
+    """
+    size = math.prod(patch)
+    kernel = Conversion(
+        split=lambda s: (s[0], size, s[1] // size),
+        axes=(2, 1, 0),
+        joined=lambda s: s[::-1],
+    )
+    return kernel, Conversion(split=lambda s: (size, s[0] // size), axes=(1, 0))
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Name of a tensor in a file, with {i} for the layer, and the parameter's form.
+class FileTensor:
+    """Tensor of a file that holds one parameter, or several.
 
-    Parameters with the same name are rows of one tensor, in the order of the table.
+    Parameters with the same tensor take consecutive rows, in the order of the table.
     """
 
     name: str
-    form: Form
+    """Name, with {i} for the index of the layer."""
+
+    conversion: Conversion
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A parameter, and its tensor in diffusers and original names."""
+    """A parameter, and its tensors in diffusers' and in original files."""
 
     path: ParameterPath
-    diffusers: Place
-    original: Place
+    diffusers: FileTensor
+    original: FileTensor
 
 
-def vector(path: str, diffusers: str, original: str, form: Form = AS_IT_IS) -> Entry:
-    """Returns the entry of a single parameter; its names are used as given."""
-    return Entry(tuple(path.split(".")), Place(diffusers, form), Place(original, form))
+def vector(
+    path: str, diffusers: str, original: str, conversion: Conversion = UNCHANGED
+) -> Entry:
+    """Returns the entry of a single parameter, whose names are complete."""
+    return Entry(
+        tuple(path.split(".")),
+        FileTensor(diffusers, conversion),
+        FileTensor(original, conversion),
+    )
 
 
 def scale(path: str, diffusers: str, original: str) -> Entry:
@@ -128,106 +151,105 @@ def linear(
     path: str,
     diffusers: str,
     original: str,
-    forms: tuple[Form, Form] = (TRANSPOSED, AS_IT_IS),
-    original_forms: tuple[Form, Form] | None = None,
+    conversions: tuple[Conversion, Conversion] = (TRANSPOSED, UNCHANGED),
+    original_conversions: tuple[Conversion, Conversion] | None = None,
 ) -> list[Entry]:
-    """Returns the entries of a linear layer; `forms` are those of kernel and bias."""
+    """Returns the entries of a linear layer, with conversions of kernel and bias."""
     return [
         Entry(
             (*path.split("."), parameter),
-            Place(f"{diffusers}.{tensor}", form),
-            Place(f"{original}.{tensor}", original_form),
+            FileTensor(f"{diffusers}.{tensor}", conversion),
+            FileTensor(f"{original}.{tensor}", original_conversion),
         )
-        for parameter, tensor, form, original_form in zip(
+        for parameter, tensor, conversion, original_conversion in zip(
             ("kernel", "bias"),
             ("weight", "bias"),
-            forms,
-            original_forms or forms,
+            conversions,
+            original_conversions or conversions,
             strict=True,
         )
     ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Family:
-    """A model class, its config, and the tensors and config.json of its files."""
+class WeightNames:
+    """Tensors and config.json of the files of a model family."""
 
     title: str
-    model: Callable[..., nnx.Module]
-    config: type
+    """Name of the released models, for messages."""
+
     entries: tuple[Entry, ...]
     comfyui: tuple[tuple[str, str], ...]
-    """Pairs of substrings, replaced in turn, that turn original names into ComfyUI's.
-
-    ComfyUI saves models with its own names; it reads original names too.
+    """Replacements (old, new), applied in order, that convert original names to
+    ComfyUI's. ComfyUI saves models with its own names, and also reads original names.
     """
 
     ignored: re.Pattern[str]
-    """Pattern of tensors in files that models do not need."""
+    """Pattern of the names of tensors that loading ignores."""
 
     read_config: Mapping[str, Callable[[Fields], Any]]
-    """Readers of config.json, by the class name in it."""
+    """Functions that read config.json, by the class name in the file."""
 
     write_config: Callable[[Any], dict[str, object]]
-    """Returns the content of diffusers' config.json for a config."""
+    """Returns the content of a config.json for diffusers."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-    """A parameter, or one layer of it, as consecutive rows of a tensor."""
+class Rows:
+    """Consecutive rows of a tensor that hold a parameter, or one layer of it."""
 
     path: ParameterPath
     layer: int | None
     shape: Shape
-    form: Form
+    conversion: Conversion
     first_row: int
 
     @property
     def num_rows(self) -> int:
-        """Number of rows that the parameter takes in the tensor."""
-        return self.form.joined(self.shape)[0]
+        """Number of rows of the tensor."""
+        return self.conversion.joined(self.shape)[0]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tensor:
-    """A tensor that a file with the model must have."""
+    """A tensor that a file of the model must have."""
 
     shape: Shape
-    pieces: tuple[Piece, ...]
+    parameters: tuple[Rows, ...]
 
 
 def tensors_of(
-    family: Family, naming: Naming, shapes: Mapping[ParameterPath, Shape]
+    names: WeightNames, naming: Naming, shapes: Mapping[ParameterPath, Shape]
 ) -> dict[str, Tensor]:
-    """Returns the tensors by name, layer by layer; `shapes` are the parameters'."""
-    unknown = shapes.keys() - {entry.path for entry in family.entries}
+    """Returns the tensors of a model by name, given the shapes of its parameters."""
+    unknown = shapes.keys() - {entry.path for entry in names.entries}
     assert not unknown, f"parameters in no table: {sorted(unknown)}"
-    # Sorted below: parameters outside of layers first, then layer by layer.
-    found: list[tuple[str, Piece]] = []
-    for entry in family.entries:
-        if entry.path not in shapes:  # The config has no such part.
+    found: list[tuple[str, Rows]] = []
+    for entry in names.entries:
+        if entry.path not in shapes:  # Not every config has every parameter.
             continue
-        place = entry.diffusers if naming == "diffusers" else entry.original
-        name = PREFIX * (naming == "comfyui") + place.name
+        tensor = entry.diffusers if naming == "diffusers" else entry.original
+        name = PREFIX * (naming == "comfyui") + tensor.name
         shape = shapes[entry.path]
         if "{i}" not in name:
-            found.append((name, Piece(entry.path, None, shape, place.form, 0)))
+            found.append((name, Rows(entry.path, None, shape, tensor.conversion, 0)))
         for layer in range(shape[0] if "{i}" in name else 0):
-            piece = Piece(entry.path, layer, shape[1:], place.form, 0)
-            found.append((name.replace("{i}", str(layer)), piece))
+            rows = Rows(entry.path, layer, shape[1:], tensor.conversion, 0)
+            found.append((name.replace("{i}", str(layer)), rows))
+    # Tensors outside of layers come first, then those of each layer.
     found.sort(key=lambda item: -1 if item[1].layer is None else item[1].layer)
     return _joined(found)
 
 
-def _joined(found: list[tuple[str, Piece]]) -> dict[str, Tensor]:
+def _joined(found: list[tuple[str, Rows]]) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
-    for name, piece in found:
-        shape = piece.form.joined(piece.shape)
+    for name, rows in found:
+        shape = rows.conversion.joined(rows.shape)
         before = tensors.get(name, Tensor((0, *shape[1:]), ()))
         assert before.shape[1:] == shape[1:], name
         first_row = before.shape[0]
         tensors[name] = Tensor(
             (first_row + shape[0], *shape[1:]),
-            (*before.pieces, dataclasses.replace(piece, first_row=first_row)),
+            (*before.parameters, dataclasses.replace(rows, first_row=first_row)),
         )
     return tensors

@@ -14,9 +14,9 @@ from jax.experimental import multihost_utils
 
 from jaxload.errors import InputError
 from jaxload.models.weights import layout
-from jaxload.models.weights.families import family_of
+from jaxload.models.weights.families import weights_of
 from jaxload.models.weights.files import Described
-from jaxload.models.weights.names import NAMINGS, Naming, Piece, tensors_of
+from jaxload.models.weights.names import NAMINGS, Naming, Rows, tensors_of
 from jaxload.models.weights.variables import is_stored, variables_of
 
 _OTHER_FORMATS = (".pt", ".pth", ".bin", ".ckpt", ".gguf", ".msgpack", ".npz")
@@ -44,20 +44,20 @@ def save(
     """
     path = Path(path)
     _check_arguments(path, names, max_file_bytes)
-    config = getattr(model, "config", None)
-    family = family_of(config)
+    config: Any = getattr(model, "config", None)
+    weights = weights_of(config)
     variables = variables_of(nnx.state(model))
     stored = {path: v.get_value() for path, v in variables.items() if is_stored(v)}
     shapes = {path: value.shape for path, value in stored.items()}
-    tensors = tensors_of(family, names, shapes)
+    tensors = tensors_of(weights, names, shapes)
     described = [
-        Described(name, np.dtype(stored[tensor.pieces[0].path].dtype), tensor.shape)
+        Described(name, np.dtype(stored[tensor.parameters[0].path].dtype), tensor.shape)
         for name, tensor in tensors.items()
     ]
 
     def chunks(tensor: Described) -> Iterator[np.ndarray]:
-        for piece in tensors[tensor.name].pieces:
-            yield piece.form.to_file(_value(model, piece))
+        for rows in tensors[tensor.name].parameters:
+            yield rows.conversion.to_file(_value(model, rows))
 
     if jax.process_index() == 0:
         layout.write(
@@ -66,7 +66,7 @@ def save(
             chunks,
             max_file_bytes=max_file_bytes,
             # With a config.json and other names, diffusers would find no weights.
-            config=family.write_config(config) if names == "diffusers" else None,
+            config=weights.write_config(config) if names == "diffusers" else None,
         )
     else:  # All processes must take part in gathering.
         for tensor in described:
@@ -77,7 +77,7 @@ def save(
 
 
 def _check_arguments(path: Path, names: str, max_file_bytes: int) -> None:
-    """Checks arguments up front whose errors would otherwise show after writing."""
+    """Checks arguments before anything is written."""
     if names not in NAMINGS:
         raise InputError(f"names={names!r}: expected one of {', '.join(NAMINGS)}")
     if max_file_bytes < 1:
@@ -85,8 +85,8 @@ def _check_arguments(path: Path, names: str, max_file_bytes: int) -> None:
     is_file = path.suffix == ".safetensors"
     if is_file and path.is_dir():
         raise InputError(
-            f"{path}: expected a file, by its name, got a directory; remove it or "
-            "choose another name"
+            f"{path}: expected a file, as the name ends in .safetensors, got a "
+            "directory; remove it, or choose another name"
         )
     if path.suffix in _OTHER_FORMATS or (not is_file and path.is_file()):
         raise InputError(
@@ -95,18 +95,18 @@ def _check_arguments(path: Path, names: str, max_file_bytes: int) -> None:
     if not is_file and not layout.holds_only_models(path):
         raise InputError(
             f"{path}: expected a directory for weights, got one with a "
-            f"{layout.CONFIG} of something else; choose another"
+            f"{layout.CONFIG} that is not a model's; choose another"
         )
 
 
-def _value(model: nnx.Module, piece: Piece) -> np.ndarray:
+def _value(model: nnx.Module, rows: Rows) -> np.ndarray:
     """Returns a parameter, or one layer of it, as an array on this host."""
-    *owners, name = piece.path
+    *owners, name = rows.path
     owner: Any = functools.reduce(getattr, owners, model)
-    value = _layer(getattr(owner, name).get_value(), piece.layer)
+    value = _layer(getattr(owner, name).get_value(), rows.layer)
     if name == "kernel" and owner.has_lora:
         a, b = (
-            _layer(adapter.get_value(), piece.layer)
+            _layer(adapter.get_value(), rows.layer)
             for adapter in (owner.lora_a, owner.lora_b)
         )
         value = _merged(value, a, b, owner.lora_scale)
@@ -116,7 +116,7 @@ def _value(model: nnx.Module, piece: Piece) -> np.ndarray:
 
 
 def _layer(value: jax.Array, layer: int | None) -> jax.Array:
-    # A copy, because a JAX array caches its values on the host once they are read.
+    # Copied, because a JAX array that was read keeps its values on the host.
     return jnp.copy(value) if layer is None else _index(value, layer)
 
 

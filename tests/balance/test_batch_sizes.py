@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxload.balance.architecture import CrossArchitecture, analytic_law
+from jaxload.balance.architecture import analytic_law
 from jaxload.balance.batch_sizes import Catalogue, choose_batches, expected_idle
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
@@ -19,11 +19,7 @@ from jaxload.models import preset
 from jaxload.planning.analytic_cost import architecture_of
 from jaxload.shapes.shape import Shape
 
-COST = analytic_law(
-    CrossArchitecture(
-        width=128, depth=4, mlp_width=512, num_text_tokens=12, text_dim=64
-    )
-)
+COST = analytic_law(architecture_of(preset("wan-demo")))
 CONFIG = BalanceConfig(max_tokens=640, max_compute_tokens=512)
 SHAPES = st.builds(
     lambda f, h, w: Shape(f, 2 * h, 2 * w),
@@ -49,7 +45,7 @@ def limit_of(
         batch=max(1, max_units) * unit,
         layout=layout or Layout(),
     )
-    return Limit(program=program, fits=max_units > 0, unit=unit)
+    return Limit(program=program, within_budget=max_units > 0, unit=unit)
 
 
 def choose(
@@ -71,19 +67,19 @@ def choose(
     )
 
 
-def fits_any(counts, config) -> bool:
+def any_within_budget(counts, config) -> bool:
     return min(shape.tokens for shape in counts) <= config.max_tokens
 
 
 def obeys(batch: int, tokens: int, rule: str, config: BalanceConfig, exponent) -> bool:
     """Returns whether a micro-batch is within the budgets of a rule."""
     longest = config.max_compute_tokens
-    fits = batch * tokens <= config.max_tokens
+    within = batch * tokens <= config.max_tokens
     if rule == "dual":
-        fits &= batch * tokens**exponent <= longest**exponent * (1 + 1e-9)
+        within &= batch * tokens**exponent <= longest**exponent * (1 + 1e-9)
     if rule == "dual-cost":
-        fits &= batch * COST.sample(tokens) <= COST.sample(longest) * (1 + 1e-9)
-    return bool(fits)
+        within &= batch * COST.sample(tokens) <= COST.sample(longest) * (1 + 1e-9)
+    return bool(within)
 
 
 @settings(max_examples=60, deadline=None)
@@ -92,7 +88,7 @@ def test_a_batch_is_the_largest_within_both_budgets(
     counts, rule, num_replicas, exponent
 ):
     config = dataclasses.replace(CONFIG, rule=rule, exponent=exponent)
-    if not fits_any(counts, config):
+    if not any_within_budget(counts, config):
         return
     catalogue = choose(counts, config=config, num_replicas=num_replicas)
     if rule == "dual" and exponent:
@@ -103,7 +99,7 @@ def test_a_batch_is_the_largest_within_both_budgets(
     for bucket in catalogue.buckets:
         tokens, available = bucket.shape.tokens, counts[bucket.shape] // num_replicas
         options = (tokens, rule, config, catalogue.exponent)
-        # All batches there could be, tried one by one.
+        # Brute force over all batches.
         best = max((b for b in range(1, 641) if obeys(b, *options)), default=0)
         assert bucket.batch == max(1, min(best, available))
         assert bucket.over_budget == (not obeys(1, *options))
@@ -143,7 +139,7 @@ def test_a_batch_of_several_devices_is_the_largest_within_the_budgets_of_each(
         assert bucket.program.samples_per_device == bucket.batch // layout.batch
         available = counts[bucket.shape] // (num_replicas if together else 1)
         options = (bucket.tokens, rule, config, catalogue.exponent)
-        # All batches there could be, tried one by one, as each device sees them.
+        # Brute force over all batches, by their samples per device.
         best = max(
             (
                 batch
@@ -164,28 +160,28 @@ def test_a_batch_of_several_devices_is_the_largest_within_the_budgets_of_each(
 @settings(max_examples=20, deadline=None)
 @given(COUNTS, RULES, st.sampled_from([2, 8]), st.booleans())
 def test_more_devices_in_a_group_multiply_the_batch(counts, rule, devices, searched):
-    # As many times the samples, so that they do not run out.
+    # With `devices` times the samples, so that they do not run out.
     config = dataclasses.replace(
         CONFIG, rule=rule, max_compute_tokens=0 if searched else 512
     )
-    if not fits_any(counts, config):
+    if not any_within_budget(counts, config):
         return
-    alone = choose(counts, config=config)
+    single = choose(counts, config=config)
     group = choose(
         {shape: devices * n for shape, n in counts.items()},
         config=config,
         layout=Layout(batch=devices),
     )
     assert [b.batch for b in group.buckets] == [
-        devices * b.batch for b in alone.buckets
+        devices * b.batch for b in single.buckets
     ]
-    assert [b.cost for b in group.buckets] == [b.cost for b in alone.buckets]
-    assert group.budget == alone.budget
+    assert [b.cost for b in group.buckets] == [b.cost for b in single.buckets]
+    assert group.budget == single.budget
 
 
 @pytest.mark.parametrize("rule", ["dual", "dual-cost"])
 def test_devices_that_share_sequences_run_more_of_them(rule):
-    # Memory is no matter; compute has room for 4 samples, or for 12 in thirds.
+    # Memory does not bind; the compute budget holds 4 samples, or 12 thirds.
     shape, config = Shape(8, 8, 8), dataclasses.replace(CONFIG, rule=rule, exponent=1.5)
     batch = {
         ring: choose_batches(
@@ -219,20 +215,20 @@ def test_memory_binds_below_the_crossover_and_compute_above(
         exponent=exponent,
     )
     shape = Shape(tokens, 2, 2)
-    # The shortest shape fits in any case.
+    # The shortest shape is always within the budgets.
     counts = {Shape(1, 2, 2): 10**6, shape: 10**6}
     bucket = choose(counts, config=config).buckets[-1]
     by_memory, by_compute = max_tokens / tokens, (longest / tokens) ** exponent
     crossover = (longest**exponent / max_tokens) ** (1 / (exponent - 1))
     binding = by_memory if tokens <= crossover else by_compute
     assert binding == pytest.approx(min(by_memory, by_compute), rel=1e-6)
-    # The floor of a quotient, or one less or more where rounding decides.
+    # The floor of a quotient, which rounding may change by one.
     expected = {max(1, int(binding * (1 + e))) for e in (-1e-9, 0.0, 1e-9)}
     assert bucket.batch in expected
 
 
 @pytest.mark.parametrize("exponent", [1.0, 1.31, 1.5, 2.0])
-def test_dual_equals_equal_token_when_memory_holds_the_longest_only(exponent):
+def test_dual_equals_equal_token_if_memory_holds_one_longest_sample(exponent):
     counts = {Shape(f, 8, 8): 10_000 for f in (1, 2, 3, 5, 8, 13, 21)}
     longest = max(shape.tokens for shape in counts)
     dual = BalanceConfig(
@@ -245,7 +241,7 @@ def test_dual_equals_equal_token_when_memory_holds_the_longest_only(exponent):
     assert choose(counts, config=dual).buckets == choose(counts, config=plain).buckets
 
 
-def test_a_sample_over_a_budget_is_run_alone_and_flagged():
+def test_a_sample_over_a_budget_gets_a_batch_of_one_and_a_flag():
     counts = {Shape(1, 8, 8): 9, Shape(36, 8, 8): 9, Shape(64, 8, 8): 9}
     for rule, flags in (
         ("equal-token", [False, False, True]),
@@ -265,7 +261,7 @@ def test_a_batch_leaves_a_micro_batch_for_each_replica():
     assert bucket.batch == 1
 
 
-def test_the_memory_of_a_device_may_say_what_fits():
+def test_the_memory_limit_may_depend_on_the_shape():
     counts = {Shape(1, 8, 8): 1_000, Shape(2, 8, 8): 1_000}
     limits = {16: 7, 32: 2}
     catalogue = choose(counts, max_batch=lambda shape: limits[shape.tokens])
@@ -280,7 +276,7 @@ def test_the_memory_of_a_device_may_say_what_fits():
     ],
     ids=["tokens", "bytes"],
 )
-def test_a_budget_that_nothing_fits_is_an_error(options, message):
+def test_a_budget_below_one_sample_is_an_error(options, message):
     config = dataclasses.replace(CONFIG, **options)
     with pytest.raises(InputError, match=message):
         choose({Shape(64, 8, 8): 9, Shape(65, 8, 8): 9}, config=config)
@@ -292,7 +288,7 @@ def test_a_budget_that_nothing_fits_is_an_error(options, message):
     st.sampled_from(["dual", "dual-cost"]),
     st.integers(0, 99),
 )
-def test_no_random_budget_is_better_than_the_one_that_is_searched(counts, rule, seed):
+def test_no_random_budget_is_better_than_the_searched_one(counts, rule, seed):
     num_replicas = 16
     longest = max(shape.tokens for shape in counts)
     config = BalanceConfig(max_tokens=2 * longest, rule=rule, exponent=1.5)
@@ -320,11 +316,11 @@ def test_no_random_budget_is_better_than_the_one_that_is_searched(counts, rule, 
     st.integers(1, 16),
     st.integers(0, 99),
 )
-def test_expected_idle_against_drawing(buckets, num_replicas, seed):
+def test_expected_idle_agrees_with_random_draws(buckets, num_replicas, seed):
     cost, weight = np.array(buckets).T
     rng = np.random.default_rng(seed)
     drawn = rng.choice(cost, (20_000, num_replicas), p=weight / weight.sum())
-    # Standard error of a ratio of means over 20,000 steps: below 0.01 by far.
+    # The standard error over 20,000 steps is far below 0.01.
     expected = 1 - drawn.mean() / drawn.max(axis=1).mean()
     assert expected_idle(cost, weight, num_replicas) == pytest.approx(
         expected, abs=0.03
@@ -351,7 +347,7 @@ def test_rejects_invalid_budgets(field, value, message):
         dataclasses.replace(CONFIG, **{field: value})
 
 
-def test_the_power_of_dual_is_fitted_to_the_cost_model():
+def test_the_exponent_of_dual_is_regressed_from_the_cost_model():
     shapes = [Shape(frames, 60, 104) for frames in (1, 5, 13, 21)]
     catalogue = choose_batches(
         [limit_of(shape, 70_000 // shape.tokens) for shape in shapes],
@@ -366,7 +362,7 @@ def test_the_power_of_dual_is_fitted_to_the_cost_model():
     assert 1.2 < catalogue.exponent < 1.5
 
 
-def test_the_budget_of_a_fitted_cost_has_its_fixed_part():
+def test_the_budget_includes_the_fixed_cost():
     cost = dataclasses.replace(WAN_LIKE, fixed=float(WAN_LIKE(1, 1_560)))
     shapes = [Shape(1, 60, 104), Shape(21, 60, 104)]
     catalogue = choose_batches(

@@ -8,7 +8,7 @@ import pytest
 from jaxload.balance.architecture import analytic_law
 from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
-from jaxload.balance.regression import Timing, fit_costs
+from jaxload.balance.regression import Timing, regress_costs
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import analytic_cost, architecture_of
 from jaxload.planning.costs import measured_cost
@@ -38,7 +38,7 @@ def test_a_single_power_is_found_exactly(
 ):
     cost = model_of(
         CostLaw(
-            fixed=7.0,  # Of a micro-batch and not of a sample: it must not count.
+            fixed=7.0,  # Per micro-batch, so it must not influence the exponent.
             per_sample=per_sample,
             per_token=per_token,
             per_token_squared=per_token_squared,
@@ -47,7 +47,7 @@ def test_a_single_power_is_found_exactly(
     programs = [program(tokens) for tokens in LENGTHS.tolist()]
     assert cost.exponent(programs) == pytest.approx(exponent, abs=1e-9)
     assert cost.exponent(programs[:1]) == pytest.approx(exponent, abs=1e-9)
-    # A length counts once, and how a micro-batch is run does not matter.
+    # Each length counts once, whatever the batch and the layout.
     again = [program(1_560, 8, layout=Layout(batch=4)) for _ in range(9)]
     assert cost.exponent([*again, *programs]) == cost.exponent(programs)
     ring = [program(1_560, layout=Layout(ring=2)), *programs[1:]]
@@ -67,13 +67,13 @@ def test_arrays_are_priced_element_by_element():
         assert priced[i] == pytest.approx(cost(int(batch[i]), int(LENGTHS[i])))
 
 
-def test_a_scaled_law_scales_all_of_it():
+def test_scaling_a_law_scales_its_costs():
     for samples, tokens in ((0, 1), (1, 4), (3, 100)):
         expected = 3 * float(LAW(samples, tokens))
         assert LAW.scaled(3.0)(samples, tokens) == pytest.approx(expected)
 
 
-def test_a_program_costs_what_each_of_its_devices_does():
+def test_the_cost_of_a_program_is_per_device():
     cost = model_of(LAW)
     assert cost.fixed == 5.0
     assert cost(program(4, 8)) == LAW(8, 4)
@@ -113,27 +113,29 @@ def test_measured_costs_are_scaled_to_the_remats_that_were_not_timed(timed: Rema
         for s in (16, 64, 256, 1_024, 4_096)
         for b in (1, 2, 4)
     ]
-    fit = fit_costs(timings, source="six cores", remat=timed)
-    cost = measured_cost(fit, analytic)
+    calibration = regress_costs(timings, source="six cores", remat=timed)
+    cost = measured_cost(calibration, analytic)
     assert (cost.unit, cost.source) == ("s", "six cores")
     assert set(cost.laws) == set(REMATS)
-    assert cost.fixed == fit.cost.fixed
+    assert cost.fixed == calibration.cost.fixed
     for remat in REMATS:
         found, flops = cost.laws[remat], analytic.laws[remat]
-        # Overhead is the same; each term in tokens takes as many times more seconds
-        # as it takes more FLOPs.
-        assert found.fixed == fit.cost.fixed
+        # The fixed cost is the same for all policies. Each term in tokens is scaled by
+        # the ratio of its FLOPs.
+        assert found.fixed == calibration.cost.fixed
         for name in ("per_token", "per_token_squared"):
             more = getattr(flops, name) / getattr(analytic.laws[timed], name)
-            assert getattr(found, name) == pytest.approx(getattr(fit.cost, name) * more)
+            assert getattr(found, name) == pytest.approx(
+                getattr(calibration.cost, name) * more
+            )
     same = program(256, 2, remat=timed)
     assert cost(same) == pytest.approx(float(law(2, 256)))
     assert cost(program(256, 2, remat="full")) > cost(program(256, 2, remat="none"))
 
 
-def test_a_measured_remat_is_taken_as_it_is():
+def test_the_cost_of_the_measured_remat_is_not_scaled():
     analytic = analytic_cost(preset("wan2.1-t2v-1.3b"))
-    fit = fit_costs(
+    calibration = regress_costs(
         [
             Timing(batch=b, tokens=s, seconds=1e-3 + 1e-6 * b * s + 1e-9 * b * s**2)
             for s in (16, 256, 1_024)
@@ -142,6 +144,6 @@ def test_a_measured_remat_is_taken_as_it_is():
         source="test",
         remat="full",
     )
-    assert dataclasses.astuple(measured_cost(fit, analytic).laws["full"]) == (
-        pytest.approx(dataclasses.astuple(fit.cost))
+    assert dataclasses.astuple(measured_cost(calibration, analytic).laws["full"]) == (
+        pytest.approx(dataclasses.astuple(calibration.cost))
     )

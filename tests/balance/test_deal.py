@@ -69,7 +69,7 @@ def problems(draw, most=3_000) -> dict:
 
 @settings(max_examples=25, deadline=None)
 @given(problems())
-def test_an_epoch_has_every_sample_but_for_less_than_a_batch(problem):
+def test_an_epoch_uses_every_sample_except_for_a_partial_batch(problem):
     supplies = problem["supplies"]
     deal = deal_of(**problem)
     assert {p.shape for p in deal.options} == set(range(len(supplies)))
@@ -84,7 +84,7 @@ def test_an_epoch_has_every_sample_but_for_less_than_a_batch(problem):
         smallest = min(b for b in batch if b)
         core = sum(p.times * np.dot(p.counts, batch) for p in deal.patterns)
         rest = sum(np.dot(p.counts, batch) for p in deal.rest)
-        # The rest has room for what the core leaves, in micro-batches of one size.
+        # The rest takes the samples that patterns leave, in the smallest batches.
         assert 0 <= num_samples - core <= rest < num_samples - core + smallest
         assert all(
             count == 0 or b in (0, smallest)
@@ -95,13 +95,13 @@ def test_an_epoch_has_every_sample_but_for_less_than_a_batch(problem):
 
 @settings(max_examples=25, deadline=None)
 @given(problems())
-def test_no_replica_step_is_above_the_budget_of_a_long_epoch(problem):
+def test_no_replica_step_of_a_long_epoch_exceeds_the_budget(problem):
     supplies = problem["supplies"]
     deal = deal_of(**problem)
     if sum(p.times for p in deal.patterns) < 50 or problem["num_replicas"] < 3:
-        return  # With fewer replicas a long step is better than an empty one.
+        return  # With few replicas, patterns are merged to avoid empty steps.
     seconds = replica_steps(deal, supplies, problem["fixed"])
-    # Each micro-batch is rounded to a part of a budget, up to half a part off.
+    # The cost of each micro-batch is rounded to 1 / _FINE of the budget.
     longest = max(sum(p.counts) for p in (*deal.patterns, *deal.rest))
     slack = max(0.002, 0.5 * longest / _FINE)
     assert seconds.max() <= deal.budget * problem["accumulate"] * (1 + slack)
@@ -109,14 +109,14 @@ def test_no_replica_step_is_above_the_budget_of_a_long_epoch(problem):
 
 @settings(max_examples=5, deadline=None)
 @given(problems(most=200))
-def test_the_same_twice(problem):
+def test_deals_are_deterministic(problem):
     assert deal_of(**problem) == deal_of(**problem)
 
 
 def best_deal(items, num_bins: int) -> float:
     """Returns the least possible maximum over the bins, by brute force."""
-    places = np.array(list(itertools.product(range(num_bins), repeat=len(items))))
-    sums = [(places == b) @ np.array(items) for b in range(num_bins)]
+    bin_of = np.array(list(itertools.product(range(num_bins), repeat=len(items))))
+    sums = [(bin_of == b) @ np.array(items) for b in range(num_bins)]
     return float(np.max(sums, axis=0).min())
 
 
@@ -125,8 +125,8 @@ def best_deal(items, num_bins: int) -> float:
     st.lists(st.tuples(st.integers(1, 3), st.floats(0.2, 3.0)), min_size=1, max_size=2),
     st.floats(1.0, 2.5),
 )
-def test_a_short_epoch_is_dealt_about_as_well_as_possible(supplies, headroom):
-    # Batches of one, so that the samples are what is dealt.
+def test_a_short_epoch_is_dealt_almost_optimally(supplies, headroom):
+    # Batches of one sample, so that brute force can try every deal.
     supplies = [(n, cost, 1) for n, cost in supplies]
     budget = headroom * max(cost for _, cost, _ in supplies)
     deal = deal_of(supplies, max_programs=len(supplies), budget=budget)
@@ -138,15 +138,15 @@ def test_a_short_epoch_is_dealt_about_as_well_as_possible(supplies, headroom):
 
 
 def test_pairs_that_fill_the_budget_are_found():
-    # 0.7 goes with 0.3 and 0.6 with two of 0.2: no replica waits.
+    # Costs of 0.7 + 0.3 and of 0.6 + 0.2 + 0.2 fill the budget: no replica waits.
     supplies = [(500, 0.7, 1), (500, 0.3, 1), (300, 0.6, 1), (600, 0.2, 1)]
     deal = deal_of(supplies, budget=1.0, max_programs=4)
     assert deal.num_bins == 800
     assert idle_of(deal, supplies) == pytest.approx(0.0, abs=1e-9)
 
 
-def test_more_batch_sizes_help_where_one_leaves_gaps():
-    # Four of the short fill a budget; beside a long one there is room for one.
+def test_more_batch_sizes_fill_gaps_that_one_leaves():
+    # A budget holds four short samples, or one long and one short sample.
     supplies = [(8_000, 1.0, 4), (2_000, 3.0, 1)]
     few = deal_of(supplies, budget=4.0, max_programs=2)
     more = deal_of(supplies, budget=4.0, max_programs=4)
@@ -156,15 +156,15 @@ def test_more_batch_sizes_help_where_one_leaves_gaps():
     assert idle_of(more, supplies) < 0.005
 
 
-def test_a_sample_that_is_dearer_than_the_budget_is_run_alone():
+def test_a_sample_over_the_budget_gets_a_batch_of_one():
     supplies = [(100, 3.0, 4), (100, 1.0, 4)]
     deal = deal_of(supplies, budget=2.0)
     by_shape = {p.shape: p.batch for p in deal.options}
     assert by_shape == {0: 1, 1: 2}
 
 
-def test_accumulation_fills_what_one_micro_batch_cannot():
-    # Of one shape the other's multiple is out of reach for a single micro-batch.
+def test_accumulation_reduces_idle_time():
+    # Single micro-batches cost 0.7 or 1.0; sums of eight can be about equal.
     supplies = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
     idle = [
         idle_of(deal_of(supplies, accumulate=a, budget=1.0, max_programs=2), supplies)
@@ -190,8 +190,8 @@ def test_billions_of_samples_are_dealt_as_fast_as_few():
         assert 0 <= num_samples - core < 10_000
 
 
-def test_a_budget_beyond_the_memory_is_tried_where_shapes_do_not_meet():
-    # Memory holds one of each; only ten of one cost as much as seven of the other.
+def test_a_budget_of_several_micro_batches_is_tried_if_costs_differ():
+    # Memory holds one sample; ten samples of 0.7 cost as much as seven of 1.0.
     supplies = [(3_000, 0.7, 1), (3_000, 1.0, 1)]
     deal = deal_of(supplies, max_programs=2)
     assert deal.budget > 1.0
@@ -199,7 +199,7 @@ def test_a_budget_beyond_the_memory_is_tried_where_shapes_do_not_meet():
 
 
 def test_batches_divide_the_samples_of_a_short_epoch():
-    # Of 66 samples in fours, two are always missing from a micro-batch; threes fit.
+    # Batches of 4 leave 2 of 66 samples over; batches of 3 leave none.
     supplies = [(66, 1.0, 4), (66, 1.1, 4)]
     deal = deal_of(supplies, accumulate=2, num_replicas=4, budget=4.4, max_programs=2)
     assert {program.batch for program in deal.options} == {3}

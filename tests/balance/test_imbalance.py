@@ -43,7 +43,7 @@ def test_equal_replicas_are_balanced_in_every_definition():
 
 
 def test_one_slow_replica_of_many():
-    # All but one wait for almost the whole step; the limits of each definition.
+    # All replicas but one wait for almost the whole step, the limit of each definition.
     seconds = np.full((1, 100), 1e-9)
     seconds[0, 0] = 1.0
     result = measure_imbalance(seconds)
@@ -54,7 +54,7 @@ def test_one_slow_replica_of_many():
     assert result.variation == pytest.approx(99**0.5, rel=1e-6)
 
 
-def test_long_steps_weigh_more_in_the_idle_share_alone():
+def test_only_the_idle_share_weights_steps_by_their_length():
     long = SECONDS * np.array([[1.0], [1000.0]])
     first, second = measure_imbalance(SECONDS), measure_imbalance(long)
     assert second.idle_share == pytest.approx(0.1, abs=1e-3)
@@ -67,10 +67,10 @@ def test_long_steps_weigh_more_in_the_idle_share_alone():
     st.integers(1, 30),
     st.integers(0, 99),
 )
-def test_expected_distinct_things_against_drawing_them(weights, num_draws, seed):
+def test_expected_distinct_agrees_with_random_draws(weights, num_draws, seed):
     share = np.array(weights) / sum(weights)
     drawn = np.random.default_rng(seed).multinomial(num_draws, share, size=20_000)
-    # Of at most 8 things: the mean's standard error is below 1.5 / sqrt(20,000).
+    # With at most 8 outcomes, the standard error is below 1.5 / sqrt(20,000).
     expected = (drawn > 0).sum(axis=1).mean()
     assert expected_distinct(np.array(weights), float(num_draws)) == pytest.approx(
         expected, abs=0.06

@@ -17,7 +17,7 @@ from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
 
 LAW = MemoryLaw(fixed=100.0, per_sample=3.0, per_token=0.25)
-LENGTHS = (16, 64)  # 7 and 19 bytes a sample.
+LENGTHS = (16, 64)  # 7 and 19 bytes per sample.
 
 
 def program(
@@ -64,7 +64,7 @@ def test_the_coefficients_by_hand():
 
 
 def test_devices_count_their_own_samples():
-    # Two devices with one sample each, then with three: 107 and 121 bytes of each.
+    # Two devices with one sample each, then with three: 107 and 121 bytes per device.
     layout = Layout(batch=2)
     found = regress_memory(
         {program(16, 2, layout=layout): 107, program(16, 6, layout=layout): 121}
@@ -82,7 +82,7 @@ def test_one_length_determines_the_bytes_of_that_length():
 
 
 def test_no_coefficient_is_negative():
-    # Longer samples that take less: free least squares would go below zero.
+    # Longer samples take less, so unconstrained coefficients would be negative.
     found = regress_memory(
         {
             program(16, 1): 200,
@@ -113,17 +113,17 @@ def test_memory_that_does_not_grow_is_refused(second, lengths):
         [],
         [program(16, 2)],
         [program(16, 2), program(64, 2)],
-        # Other batches, and the same number of samples on each device.
+        # Other batches, but the same number of samples per device.
         [program(16, 2), program(16, 4, layout=Layout(batch=2))],
     ],
     ids=["none", "one", "two-lengths", "two-layouts"],
 )
-def test_one_batch_size_is_no_law(programs):
+def test_one_batch_size_is_refused(programs):
     with pytest.raises(InputError, match=r"expected two batch sizes or more; compile"):
         regress_memory(compiled(LAW, programs))
 
 
-def test_the_most_samples_fit_and_one_more_does_not():
+def test_one_sample_more_than_max_samples_exceeds_the_budget():
     for tokens in LENGTHS:
         for budget in range(300):
             n = LAW.max_samples(tokens, budget)
@@ -133,7 +133,7 @@ def test_the_most_samples_fit_and_one_more_does_not():
     assert LAW.max_samples(16, 107) == 1
 
 
-def test_the_ends_are_probed():
+def test_the_shortest_and_longest_shapes_are_probed():
     shapes = [Shape(3, 4, 4), Shape(1, 4, 4), Shape(9, 4, 4), Shape(5, 4, 4)]
     assert probe_shapes(shapes) == [Shape(1, 4, 4), Shape(9, 4, 4)]
     assert probe_shapes(shapes[:1]) == shapes[:1]
@@ -141,7 +141,9 @@ def test_the_ends_are_probed():
 
 def test_a_limit_counts_in_units():
     layout = Layout(batch=2)
-    limit = Limit(program=program(16, 12, layout=layout), fits=True, unit=4)
+    limit = Limit(program=program(16, 12, layout=layout), within_budget=True, unit=4)
     assert (limit.max_units, limit.samples_per_device) == (3, 2)
-    too_large = Limit(program=program(16, 4, layout=layout), fits=False, unit=4)
+    too_large = Limit(
+        program=program(16, 4, layout=layout), within_budget=False, unit=4
+    )
     assert (too_large.max_units, too_large.samples_per_device) == (0, 2)

@@ -44,7 +44,7 @@ def dealt(supplies, *, num_replicas=1, accumulate=1, seed=0) -> Mixed:
 def by_hand(*, num_replicas=1, seed=0, times=(20, 9)) -> Mixed:
     """Builds a schedule of two shapes, one with two batch sizes, and a rest of both."""
     first, second = times
-    # The patterns take 7 * first + 3 * second of one and 2 * second of the other.
+    # Samples that the patterns take, plus 4 of one shape and 3 of the other.
     one, other = 7 * first + 3 * second + 4, 2 * second + 3
     return Mixed(
         buckets=(bucket(0, 2, one), bucket(0, 3, one), bucket(1, 2, other)),
@@ -97,7 +97,7 @@ def replica_steps(schedule: Mixed, first: int, last: int):
 
 @settings(max_examples=10, deadline=None)
 @given(schedules())
-def test_each_sample_once_per_epoch_up_to_what_is_carried(make):
+def test_each_sample_once_per_epoch_up_to_a_carried_remainder(make):
     schedule = make()
     size = num_bins(schedule)
     counts = collections.Counter()
@@ -115,13 +115,13 @@ def test_each_sample_once_per_epoch_up_to_what_is_carried(make):
             waiting = (epoch + 1) * num_samples - seen.sum()
             assert waiting == carried[str(shape)]
             assert 0 <= waiting < min(b.batch for b in of_shape)
-            # What waits is missing from the last pass only.
+            # Carried samples are missing only from the last pass.
             assert set(seen.tolist()) <= {epoch, epoch + 1}
 
 
 @settings(max_examples=6, deadline=None)
 @given(schedules(), st.randoms(use_true_random=False))
-def test_steps_may_be_asked_for_in_any_order(make, random):
+def test_steps_may_be_computed_in_any_order(make, random):
     schedule = make()
     pairs = [
         (step, replica)
@@ -129,7 +129,7 @@ def test_steps_may_be_asked_for_in_any_order(make, random):
         for replica in range(schedule.num_replicas)
     ]
     in_order = {pair: schedule.micro_batches(*pair) for pair in pairs}
-    # Another host, that has asked for nothing yet.
+    # A second instance, as on another host, with empty caches.
     other = Mixed(**{name: getattr(schedule, name) for name in FIELDS})
     for pair in random.sample(pairs, len(pairs)):
         again = other.micro_batches(*pair)
@@ -155,7 +155,7 @@ def test_counts_of_a_step_are_those_of_its_micro_batches(make, first):
 
 @settings(max_examples=6, deadline=None)
 @given(schedules())
-def test_no_replica_runs_more_micro_batches_in_a_step_than_it_is_said(make):
+def test_no_step_exceeds_max_micro_batches(make):
     schedule = make()
     num_steps = 3 * num_bins(schedule) // schedule.num_replicas
     for step in range(num_steps):
@@ -171,8 +171,8 @@ def test_no_step_is_empty(make):
         assert schedule.step_counts(step).any()
 
 
-def test_no_step_of_an_epoch_that_does_not_fill_its_batches_is_empty():
-    # Five samples in batches of up to four: the last one is full in some epochs only.
+def test_no_step_is_empty_if_batches_are_not_full():
+    # Five samples in batches of up to four: the last is full only in some epochs.
     schedule = dealt([(5, 1.0, 4)])
     assert all(schedule.step_counts(step).any() for step in range(20))
 
@@ -184,7 +184,7 @@ def runs_of(schedule: Mixed, count: int) -> list[list[tuple[int, list[int]]]]:
     ]
 
 
-def test_the_number_of_replicas_only_cuts_the_same_list_elsewhere():
+def test_the_list_of_replica_steps_does_not_depend_on_the_replicas():
     assert (
         runs_of(by_hand(num_replicas=1), 70)
         == runs_of(by_hand(num_replicas=4), 70)
@@ -193,15 +193,15 @@ def test_the_number_of_replicas_only_cuts_the_same_list_elsewhere():
 
 
 @pytest.mark.parametrize("num_replicas", [7, 31, 100], ids=str)
-def test_a_step_goes_on_with_the_next_epoch(num_replicas):
-    # 31 replica-steps an epoch: steps begin within one, or have several.
+def test_a_step_may_span_several_epochs(num_replicas):
+    # An epoch of 31 replica-steps ends within a step, or a step has several epochs.
     schedule = by_hand(num_replicas=num_replicas)
     assert num_bins(schedule) == 31
     assert schedule.epoch(31) == num_replicas
     ran = np.sum([schedule.step_counts(step) for step in range(31)], axis=(0, 1))
     patterns = (*schedule.patterns, *schedule.rest)
     expected = np.sum([np.array(p.counts) * p.times for p in patterns], axis=0)
-    # The rest's micro-batches are all full, in the first shape, or three in four.
+    # Micro-batches of the rest are all full for the first shape, 3 in 4 for the other.
     carried = sum(schedule.carried(num_replicas - 1).values())
     assert ran[:2].tolist() == (num_replicas * expected[:2]).tolist()
     assert ran[2] * 2 + carried == num_replicas * schedule.buckets[2].num_samples
@@ -213,13 +213,13 @@ def test_seeds_give_different_orders(other):
     assert runs_of(by_hand(), 31) != runs_of(by_hand(**other), 31)
 
 
-def test_epochs_have_orders_of_their_own():
+def test_each_epoch_has_another_order():
     schedule = by_hand()
     runs = runs_of(schedule, 93)
     epochs = [runs[:31], runs[31:62], runs[62:]]
     patterns = [[[b for b, _ in run] for run in epoch] for epoch in epochs]
     assert patterns[0] != patterns[1] != patterns[2] != patterns[0]
-    # And samples that run together are others.
+    # Samples are also combined into other micro-batches.
     groups = [
         {frozenset(m) for run in epoch for b, m in run if b == 1} for epoch in epochs
     ]
@@ -234,8 +234,8 @@ def test_every_window_has_the_mixture_of_the_epoch():
         share = bucket_counts.sum() / size
         for window in (8, 30, 200):
             ran = np.convolve(bucket_counts, np.ones(window), mode="valid")
-            # Strides of the golden ratio are off by at most about log(window) places
-            # at each border between patterns; a random draw, by sqrt(window).
+            # With strides of the golden ratio, counts are off by about log(window) at
+            # each border between patterns; in a random draw, by sqrt(window).
             most = bucket_counts.max()
             limit = most * (1 + np.log2(window) / 2)
             assert np.abs(ran - window * share).max() <= limit
@@ -255,12 +255,12 @@ def test_ten_billion_samples_need_no_table():
                 num_samples = schedule.buckets[m.bucket].num_samples
                 assert 0 <= m.members.min() <= m.members.max() < num_samples
                 assert len(set(m.members.tolist())) == len(m.members)
-    # The deal's own tables, and nothing for a step that was asked for.
+    # Only the tables of the deal are cached, and nothing per step.
     assert len(pickle.dumps(schedule)) < size + 3_000 < 10_000
 
 
 @given(st.integers(1, 10**12))
-def test_a_stride_visits_every_place(size):
+def test_a_stride_visits_every_position(size):
     assert np.gcd(_stride(size), size) == 1
     if size > 1_000:
         assert _stride(size) / size == pytest.approx(0.618, abs=0.05)

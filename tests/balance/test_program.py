@@ -66,7 +66,7 @@ def test_devices_share_samples_and_their_tokens(program):
     assert layout.num_devices == layout.batch * layout.ring * layout.heads
     assert layout.devices_per_sample * layout.batch == layout.num_devices
     assert program.samples_per_device * layout.batch == program.batch
-    # The tokens that a device holds times the devices are all tokens, rounded down.
+    # All devices together hold all tokens, up to rounding.
     total = program.batch * program.tokens
     assert program.tokens_per_device == total // layout.num_devices
 
@@ -101,7 +101,7 @@ def test_a_program_as_text(program, text):
     assert str(Bucket(program=program, num_samples=9, cost=1.0)) == text
 
 
-def test_a_program_is_a_key():
+def test_programs_can_be_dictionary_keys():
     same = [Program(form=Grid.of(Shape(5, 8, 12)), batch=2) for _ in range(2)]
     others = [
         dataclasses.replace(same[0], form=Grid(5, 12, 8)),
@@ -113,7 +113,7 @@ def test_a_program_is_a_key():
     assert len(set(map(str, [*same, *others]))) == 5
 
 
-def test_a_bucket_has_what_its_program_has():
+def test_a_bucket_has_the_sizes_of_its_program():
     program = Program(form=GRID, batch=6, layout=Layout(batch=3))
     bucket = Bucket(program=program, num_samples=9, cost=1.0)
     assert (bucket.shape, bucket.batch, bucket.tokens) == (Shape(5, 8, 12), 6, 120)

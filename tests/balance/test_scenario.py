@@ -25,7 +25,7 @@ from jaxload.balance.scenario import (
     make_lockstep,
     make_mixed,
 )
-from jaxload.balance.simulation import POLICIES, play
+from jaxload.balance.simulation import POLICIES, simulate_policy
 from jaxload.errors import InputError
 from jaxload.planning.memory import TokenMemory
 from jaxload.shapes.cover import cover_exactly
@@ -70,12 +70,12 @@ def scenarios(draw) -> Callable[[], Scenario]:
     num_replicas = draw(st.integers(1, 5))
     unit = math.lcm(layout.batch, multiple)
     frames = draw(st.lists(st.integers(1, 30), min_size=1, max_size=3, unique=True))
-    # Many, few, or less than a unit of them.
+    # Many units, a few units, or less than one unit.
     sizes = st.sampled_from([30 * unit, 4 * unit, unit]).flatmap(
         lambda most: st.integers(1, most)
     )
     counts = {Shape(f, 4, 4): draw(sizes) for f in frames}
-    # A step needs a unit for each replica.
+    # A deal needs one unit for each replica.
     first = Shape(frames[0], 4, 4)
     counts[first] = max(counts[first], unit * num_replicas)
     return functools.partial(
@@ -106,7 +106,7 @@ def samples_of(schedule: Mixed, epoch: int) -> collections.Counter:
 
 
 def check_epochs(schedule: Mixed, num_samples: Mapping[Shape, int]) -> None:
-    """Asserts one run per sample and epoch, but for less than the smallest batch."""
+    """Asserts one run per sample and epoch, except for samples carried over."""
     counts = collections.Counter()
     for epoch in range(3):
         counts += samples_of(schedule, epoch)
@@ -117,7 +117,7 @@ def check_epochs(schedule: Mixed, num_samples: Mapping[Shape, int]) -> None:
             waiting = (epoch + 1) * count - seen.sum()
             assert 0 <= waiting < smallest
             assert waiting == carried[str(shape)]
-            # Samples that wait are missing from the last passes only.
+            # Samples that are carried over are missing only from the last passes.
             assert seen.max() - seen.min() <= math.ceil(smallest / count)
             assert seen.max() <= epoch + 1
 
@@ -151,7 +151,7 @@ def test_no_step_is_empty_whatever_the_layout(make):
 @pytest.mark.parametrize(
     ("counts", "options"),
     [
-        # Three samples beyond a multiple of four: the core leaves nothing else over.
+        # Only the three samples beyond a multiple of four are left over.
         ({18: 387}, {"layout": Layout(batch=2), "multiple": 4, "accumulate": 2}),
         # Two samples that fill a unit of four in every other epoch.
         ({17: 2, 15: 256}, {"multiple": 4, "num_replicas": 2}),
@@ -161,7 +161,7 @@ def test_no_step_is_empty_whatever_the_layout(make):
     ],
     ids=["remainder", "less-than-a-unit", "one-unit", "short-epoch"],
 )
-def test_samples_that_do_not_fill_a_unit_wait_until_they_do(counts, options):
+def test_samples_that_do_not_fill_a_unit_are_carried_over(counts, options):
     counts = {Shape(frames, 4, 4): n for frames, n in counts.items()}
     schedule = make_mixed(scenario_of(counts, **({"num_replicas": 1} | options)))
     check_epochs(schedule, counts)
@@ -171,9 +171,9 @@ def test_samples_that_do_not_fill_a_unit_wait_until_they_do(counts, options):
 
 @pytest.mark.parametrize("devices", [2, 8])
 @pytest.mark.parametrize("accumulate", [1, 4])
-def test_groups_are_dealt_as_devices_are(devices, accumulate):
-    # As many times the samples: every device has as much to do, in the same patterns.
-    alone = make_mixed(scenario_of(COUNTS, accumulate=accumulate))
+def test_groups_are_dealt_like_single_devices(devices, accumulate):
+    # With `devices` times the samples, each device runs the same patterns.
+    single = make_mixed(scenario_of(COUNTS, accumulate=accumulate))
     group = make_mixed(
         scenario_of(
             {shape: devices * n for shape, n in COUNTS.items()},
@@ -182,10 +182,10 @@ def test_groups_are_dealt_as_devices_are(devices, accumulate):
         )
     )
     assert [b.batch for b in group.buckets] == [
-        devices * b.batch for b in alone.buckets
+        devices * b.batch for b in single.buckets
     ]
-    assert [b.cost for b in group.buckets] == [b.cost for b in alone.buckets]
-    assert (group.patterns, group.rest) == (alone.patterns, alone.rest)
+    assert [b.cost for b in group.buckets] == [b.cost for b in single.buckets]
+    assert (group.patterns, group.rest) == (single.patterns, single.rest)
 
 
 def test_fewer_units_than_replicas_are_an_error():
@@ -240,7 +240,7 @@ def test_other_numbers_of_samples_are_dealt_over_the_same_programs(
     assert {b.program for b in buckets} <= {b.program for b in programs}
     assert {b.shape: b.num_samples for b in buckets} == counts
     costs = relative_costs(deal, buckets, accumulate)
-    # Of the patterns, all but the few of the rest are at the budget, none above it.
+    # All patterns except a few of the rest cost the budget; none costs more.
     assert costs.max() <= 1.002
     assert costs.mean() > 0.95
     for shape, count in counts.items():
@@ -293,8 +293,8 @@ def test_lockstep_groups_take_units_for_each_replica(devices):
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_group_takes_as_long_as_one_device_with_its_part_of_the_samples(policy):
-    alone, group = (
-        play(
+    single, group = (
+        simulate_policy(
             policy,
             scenario_of(
                 {shape: devices * n for shape, n in COUNTS.items()},
@@ -305,13 +305,13 @@ def test_a_group_takes_as_long_as_one_device_with_its_part_of_the_samples(policy
         )
         for devices in (1, 8)
     )
-    if policy != "knapformer":  # Its replicas divide single sequences: here, more.
-        np.testing.assert_allclose(group.seconds, alone.seconds)
-        np.testing.assert_allclose(group.memory, alone.memory)
-    assert group.seconds.sum() == pytest.approx(alone.seconds.sum())
-    assert group.memory.mean() == pytest.approx(alone.memory.mean())
-    assert group.work == pytest.approx(alone.work)
-    assert (group.samples, group.tokens) == (8 * alone.samples, 8 * alone.tokens)
+    if policy != "knapformer":  # Divides single sequences among replicas.
+        np.testing.assert_allclose(group.seconds, single.seconds)
+        np.testing.assert_allclose(group.memory, single.memory)
+    assert group.seconds.sum() == pytest.approx(single.seconds.sum())
+    assert group.memory.mean() == pytest.approx(single.memory.mean())
+    assert group.work == pytest.approx(single.work)
+    assert (group.samples, group.tokens) == (8 * single.samples, 8 * single.tokens)
 
 
 def test_the_remat_of_a_limit_prices_its_programs():

@@ -31,7 +31,7 @@ def make_schedule(sizes, *, num_replicas=1, accumulate=1, seed=0) -> Lockstep:
 
 
 @st.composite
-def settings_of_schedules(draw) -> dict:
+def schedule_options(draw) -> dict:
     num_replicas = draw(st.integers(1, 4))
     sizes = []
     for _ in range(draw(st.integers(1, 4))):
@@ -56,7 +56,7 @@ def epoch_members(schedule: Lockstep, start: int, stop: int):
 
 
 @settings(max_examples=8, deadline=None)
-@given(settings_of_schedules())
+@given(schedule_options())
 def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
     num_epochs = 3
     schedule = make_schedule(**(options | {"accumulate": 1}))
@@ -67,17 +67,19 @@ def test_each_sample_once_per_epoch_up_to_a_carried_remainder(options):
         group = bucket.batch * schedule.num_replicas
         missing = num_epochs * bucket.num_samples - seen.sum()
         assert 0 <= missing < group
-        # What is missing is missing from the last pass only.
+        # Carried samples are missing only from the last pass.
         assert set(seen.tolist()) <= {num_epochs - 1, num_epochs}
 
 
 @settings(max_examples=8, deadline=None)
-@given(settings_of_schedules())
-def test_agrees_with_a_simulation_that_remembers(options):
+@given(schedule_options())
+def test_agrees_with_a_stateful_simulation(options):
     """Compares with a simulation that keeps streams and epochs as explicit state."""
     schedule = make_schedule(**(options | {"accumulate": 1}))
-    held = [0] * len(schedule.buckets)  # Samples of each stream not yet in a group.
-    used = [0] * len(schedule.buckets)  # Groups of each stream that were run.
+    held = [0] * len(
+        schedule.buckets
+    )  # Samples of each stream that no round has taken yet.
+    used = [0] * len(schedule.buckets)  # Rounds of each stream that have run.
     step = 0
     for _ in range(3):
         expected: list[tuple[int, tuple[int, ...]]] = []
@@ -109,7 +111,7 @@ def test_agrees_with_a_simulation_that_remembers(options):
 
 
 @settings(max_examples=25, deadline=None)
-@given(settings_of_schedules(), st.integers(0, 100))
+@given(schedule_options(), st.integers(0, 100))
 def test_lockstep_every_replica_runs_the_same_bucket(options, step):
     schedule = make_schedule(**options)
     for replica in range(schedule.num_replicas):
@@ -120,7 +122,7 @@ def test_lockstep_every_replica_runs_the_same_bucket(options, step):
 
 
 @settings(max_examples=25, deadline=None)
-@given(settings_of_schedules(), st.integers(0, 100))
+@given(schedule_options(), st.integers(0, 100))
 def test_counts_of_a_step_are_those_of_its_micro_batches(options, step):
     schedule = make_schedule(**options)
     counts = schedule.step_counts(step)
@@ -130,8 +132,8 @@ def test_counts_of_a_step_are_those_of_its_micro_batches(options, step):
         assert row == [ran.count(b) for b in range(len(schedule.buckets))]
 
 
-def test_replicas_share_out_the_same_global_batches():
-    # Two replicas of batch 3 take together what one replica of batch 6 takes.
+def test_global_batches_do_not_depend_on_the_number_of_replicas():
+    # Two replicas with batches of 3 run the samples of one replica with batches of 6.
     two = make_schedule([(3, 40), (1, 21)], num_replicas=2)
     one = make_schedule([(6, 40), (2, 21)], num_replicas=1)
     for step in range(40):
@@ -152,7 +154,7 @@ def test_epochs_are_shuffled_differently():
     assert epochs[0] != sorted(epochs[0])
 
 
-def test_groups_are_put_together_anew_in_every_epoch():
+def test_batches_are_composed_anew_in_every_epoch():
     schedule = make_schedule([(25, 50)])
     groups = [frozenset(schedule.micro_batch(i, 0).members.tolist()) for i in range(4)]
     assert groups[0] | groups[1] == groups[2] | groups[3] == set(range(50))
@@ -177,7 +179,7 @@ def test_epoch_of_a_step():
     assert [schedule.epoch(step) for step in range(3)] == [0.0, 1.0, 2.0]
 
 
-def test_a_far_step_of_a_huge_data_set_is_cheap_to_ask_for():
+def test_a_late_step_of_a_huge_dataset_is_cheap_to_compute():
     schedule = make_schedule([(8, 10**10), (2, 3 * 10**9)], num_replicas=64)
     micro = schedule.micro_batch(10**9, 63)
     assert len(micro.members) == schedule.buckets[micro.bucket].batch
@@ -190,7 +192,7 @@ def test_a_bucket_that_cannot_fill_its_replicas_is_an_error():
 
 
 def make_mixed(*, num_replicas: int, long_rest: bool) -> Mixed:
-    """Two shapes on groups of two devices; the first has two batch sizes."""
+    """Builds a schedule of two shapes on groups of two devices."""
     sizes = [(0, 2, 160), (0, 4, 160), (1, 2, 61)]
     buckets = tuple(
         Bucket(
@@ -202,8 +204,8 @@ def make_mixed(*, num_replicas: int, long_rest: bool) -> Mixed:
         )
         for shape, batch, num_samples in sizes
     )
-    # The patterns leave 8 samples of one shape and 3 of the other, which fill one
-    # micro-batch, and two in every other epoch.
+    # The patterns leave 8 samples of one shape and 3 of the other. The 3 samples fill
+    # one micro-batch of 2, or two in every other epoch.
     rest = [(4, 0, 2)] if long_rest else [(2, 0, 1), (2, 0, 1)]
     return Mixed(
         buckets=buckets,
@@ -239,7 +241,7 @@ def test_both_policies_give_a_schedule(schedule: Schedule):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_no_replica_runs_more_micro_batches_in_a_step_than_it_is_said(
+def test_max_micro_batches_is_the_largest_number_of_any_step(
     schedule: Schedule,
 ):
     num_steps = next(step for step in range(10_000) if schedule.epoch(step) >= 4)

@@ -28,7 +28,7 @@ def test_a_lap_has_every_sample_once(num_samples, lap, stream, seed):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(20, 60), st.integers(0, 200), st.integers(0, 40), st.integers(0, 40))
-def test_a_stretch_is_the_same_whoever_asks_for_it(num_samples, first, count, more):
+def test_a_range_equals_its_parts(num_samples, first, count, more):
     def members(first, count):
         return stream_members(first, count, num_samples=num_samples, seed=3, stream=1)
 
@@ -38,13 +38,13 @@ def test_a_stretch_is_the_same_whoever_asks_for_it(num_samples, first, count, mo
 
 
 @pytest.mark.parametrize("other", [{"lap": 1}, {"seed": 1}, {"stream": 1}], ids=str)
-def test_laps_seeds_and_streams_have_orders_of_their_own(other):
+def test_each_lap_seed_and_stream_has_another_order(other):
     first = {"lap": 0, "seed": 0, "stream": 0}
     orders = [
         [shuffled(i, size=100, **options) for i in range(100)]
         for options in (first, first | other)
     ]
-    # Two random orders of 100 agree in one place on average.
+    # Two random orders of 100 agree in one position on average.
     agree = sum(a == b for a, b in zip(*orders, strict=True))
     assert agree < 10
     assert orders[0] != sorted(orders[0])
@@ -58,7 +58,7 @@ def test_a_stream_is_shuffled_anew_in_every_lap():
 def test_each_sample_comes_first_about_as_often():
     firsts = [shuffled(0, size=64, seed=0, stream=0, lap=lap) for lap in range(640)]
     counts = np.bincount(firsts, minlength=64)
-    # Chi-square of 63 degrees: 63 +- 11.
+    # Chi-square with 63 degrees of freedom: 63 +- 11.
     assert 20 < ((counts - 10) ** 2 / 10).sum() < 130
 
 

@@ -45,55 +45,59 @@ constexpr bool kIsWord =
              float2, float4>;
 
 template <typename T>
-__forceinline__ T Load(const T* address, Access access, int line) {
+__forceinline__ T Load(const T* address, Access access, SourceLine where) {
   static_assert(kIsWord<T>, "CUDA has no such load");
-  CheckAccess(address, sizeof(T), access, line);
+  CheckAccess(address, sizeof(T), access, where);
   T value;
   std::memcpy(&value, address, sizeof(T));
   return value;
 }
 
 template <typename T>
-__forceinline__ void Store(T* address, T value, int line) {
+__forceinline__ void Store(T* address, T value, SourceLine where) {
   static_assert(kIsWord<T>, "CUDA has no such store");
-  CheckAccess(address, sizeof(T), Access::kStore, line);
+  CheckAccess(address, sizeof(T), Access::kStore, where);
   std::memcpy(address, &value, sizeof(T));
 }
 
 template <typename T>
 __forceinline__ T Shuffle(Operation operation, unsigned int mask, T value,
-                          int source, int line) {
+                          int source, SourceLine where) {
   static_assert(kIsOneOf<T, int, unsigned int, long, unsigned long, long long,
                          unsigned long long, float, double>,
                 "CUDA has no such shuffle");
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
-  bits = Rendezvous(operation, mask, source, bits, line);
+  bits = Rendezvous(operation, mask, source, bits, where);
   std::memcpy(&value, &bits, sizeof(T));
   return value;
 }
 
 }  // namespace cuda_emulation
 
-// The line is that of the call in the source: the compiler may copy a call, so
-// that its address does not tell which one was meant.
+// Calls are told apart by their line in the source and not by their address,
+// because the compiler may copy a call.
 
-// clang-format off
 template <typename T>
-__forceinline__ T __ldg(const T* address, int line = __builtin_LINE()) {
-  return cuda_emulation::Load(address, cuda_emulation::Access::kLoadReadOnly, line);
+__forceinline__ T __ldg(const T* address, cuda_emulation::SourceLine where =
+                                              cuda_emulation::Here()) {
+  return cuda_emulation::Load(address, cuda_emulation::Access::kLoadReadOnly,
+                              where);
 }
-#define CUDA_EMULATION_LOAD(name)                                          \
-  template <typename T>                                                    \
-  __forceinline__ T name(const T* address, int line = __builtin_LINE()) {  \
-    return cuda_emulation::Load(address, cuda_emulation::Access::kLoad, line); \
+#define CUDA_EMULATION_LOAD(name)                                             \
+  template <typename T>                                                       \
+  __forceinline__ T name(const T* address, cuda_emulation::SourceLine where = \
+                                               cuda_emulation::Here()) {      \
+    return cuda_emulation::Load(address, cuda_emulation::Access::kLoad,       \
+                                where);                                       \
   }
-#define CUDA_EMULATION_STORE(name)                                         \
-  template <typename T>                                                    \
-  __forceinline__ void name(T* address, T value, int line = __builtin_LINE()) { \
-    cuda_emulation::Store(address, value, line);                           \
+#define CUDA_EMULATION_STORE(name)                                 \
+  template <typename T>                                            \
+  __forceinline__ void name(                                       \
+      T* address, T value,                                         \
+      cuda_emulation::SourceLine where = cuda_emulation::Here()) { \
+    cuda_emulation::Store(address, value, where);                  \
   }
-// clang-format on
 CUDA_EMULATION_LOAD(__ldca)
 CUDA_EMULATION_LOAD(__ldcg)
 CUDA_EMULATION_LOAD(__ldcs)
@@ -103,57 +107,63 @@ CUDA_EMULATION_STORE(__stwb)
 #undef CUDA_EMULATION_LOAD
 #undef CUDA_EMULATION_STORE
 
-inline void __syncthreads(int line = __builtin_LINE()) {
-  cuda_emulation::Barrier(line);
+inline void __syncthreads(
+    cuda_emulation::SourceLine where = cuda_emulation::Here()) {
+  cuda_emulation::Barrier(where);
 }
 
-inline void __syncwarp(unsigned int mask = 0xffffffff,
-                       int line = __builtin_LINE()) {
+inline void __syncwarp(
+    unsigned int mask = 0xffffffff,
+    cuda_emulation::SourceLine where = cuda_emulation::Here()) {
   const int lane = cuda_emulation::Lane();
   cuda_emulation::Rendezvous(cuda_emulation::Operation::kSyncWarp, mask, lane,
-                             0, line);
+                             0, where);
 }
 
 // Lanes exchange values within segments of `width`, a power of two.
 
 template <typename T>
-__forceinline__ T __shfl_sync(unsigned int mask, T value, int source,
-                              int width = 32, int line = __builtin_LINE()) {
+__forceinline__ T
+__shfl_sync(unsigned int mask, T value, int source, int width = 32,
+            cuda_emulation::SourceLine where = cuda_emulation::Here()) {
   const int first = cuda_emulation::Lane() & -width;
   return cuda_emulation::Shuffle(cuda_emulation::Operation::kShuffle, mask,
-                                 value, first + (source & (width - 1)), line);
+                                 value, first + (source & (width - 1)), where);
 }
 
 template <typename T>
-__forceinline__ T __shfl_up_sync(unsigned int mask, T value, unsigned int delta,
-                                 int width = 32, int line = __builtin_LINE()) {
+__forceinline__ T
+__shfl_up_sync(unsigned int mask, T value, unsigned int delta, int width = 32,
+               cuda_emulation::SourceLine where = cuda_emulation::Here()) {
   const int lane = cuda_emulation::Lane();
   const bool inside = delta <= static_cast<unsigned int>(lane & (width - 1));
   return cuda_emulation::Shuffle(cuda_emulation::Operation::kShuffleUp, mask,
                                  value, inside ? lane - int(delta) : lane,
-                                 line);
+                                 where);
 }
 
 template <typename T>
-__forceinline__ T __shfl_down_sync(unsigned int mask, T value,
-                                   unsigned int delta, int width = 32,
-                                   int line = __builtin_LINE()) {
+__forceinline__ T
+__shfl_down_sync(unsigned int mask, T value, unsigned int delta, int width = 32,
+                 cuda_emulation::SourceLine where = cuda_emulation::Here()) {
   const int lane = cuda_emulation::Lane();
   const bool inside =
       delta < static_cast<unsigned int>(width - (lane & (width - 1)));
   return cuda_emulation::Shuffle(cuda_emulation::Operation::kShuffleDown, mask,
                                  value, inside ? lane + int(delta) : lane,
-                                 line);
+                                 where);
 }
 
 template <typename T>
-__forceinline__ T __shfl_xor_sync(unsigned int mask, T value, int lane_mask,
-                                  int width = 32, int line = __builtin_LINE()) {
+__forceinline__ T
+__shfl_xor_sync(unsigned int mask, T value, int lane_mask, int width = 32,
+                cuda_emulation::SourceLine where = cuda_emulation::Here()) {
   const int lane = cuda_emulation::Lane();
   // Earlier segments may be read, later ones not.
   const bool inside = (lane ^ lane_mask) < (lane & -width) + width;
   return cuda_emulation::Shuffle(cuda_emulation::Operation::kShuffleXor, mask,
-                                 value, inside ? lane ^ lane_mask : lane, line);
+                                 value, inside ? lane ^ lane_mask : lane,
+                                 where);
 }
 
 inline unsigned int __float_as_uint(float x) {

@@ -21,7 +21,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +239,7 @@ def build(sources: Sequence[Path]) -> Path:
     files = [*sources, *_EMULATOR]
     version = subprocess.run([*compiler, "--version"], capture_output=True, check=True)
     digest = hashlib.sha256(version.stdout + shlex.join(command).encode())
-    for path in [*files, *sorted(HERE.glob("*.h")), *sorted(FFI.glob("*.h"))]:
+    for path in [*files, *_headers({HERE, FFI, *(path.parent for path in sources)})]:
         digest.update(path.read_bytes())
     # Under Bazel, tests may only write to TEST_TMPDIR.
     directory = Path(os.environ.get("TEST_TMPDIR", ROOT / "build")) / "cuda_emulation"
@@ -262,6 +262,11 @@ def build(sources: Sequence[Path]) -> Path:
     return library
 
 
+def _headers(directories: Set[Path]) -> list[Path]:
+    paths = [path for directory in directories for path in directory.iterdir()]
+    return sorted(path for path in paths if path.suffix in (".h", ".cuh"))
+
+
 def _allocate(shape: Sequence[int], dtype: Any, byte_offset: int) -> np.ndarray:
     """Returns an array of bytes 0xFF, padded on both sides by unused memory."""
     num_bytes = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
@@ -274,10 +279,14 @@ def _allocate(shape: Sequence[int], dtype: Any, byte_offset: int) -> np.ndarray:
 
 # layer_norm_modulate.
 
+FORWARD = FFI / "layer_norm_modulate_forward.cu"
+BACKWARD = FFI / "layer_norm_modulate_backward.cu"
+BINDING = HERE / "layer_norm_modulate.cc"
+
 
 @functools.cache
 def _layer_norm_modulate() -> Library:
-    return Library([FFI / "layer_norm_modulate.cu", HERE / "layer_norm_modulate.cc"])
+    return Library([BINDING, FORWARD, BACKWARD])
 
 
 def forward(

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #define CUDA_EMULATION_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -35,6 +36,27 @@ struct Options {
 
 extern Options options;
 
+// A line in the sources of a kernel, which may be several files.
+struct SourceLine {
+  const char* file;
+  int line;
+};
+
+// As a default argument: the line of the call that leaves it out.
+constexpr SourceLine Here(const char* file = __builtin_FILE(),
+                          int line = __builtin_LINE()) {
+  return {file, line};
+}
+
+// Compares the addresses of file names, because a kernel and the headers in it
+// are compiled together, with one copy of each name.
+inline bool operator==(SourceLine a, SourceLine b) {
+  return a.file == b.file && a.line == b.line;
+}
+
+// Returns "line 7 of kernels.cu".
+std::string Name(SourceLine where);
+
 // What lanes of a warp do together.
 enum class Operation : uint32_t {
   kSyncWarp,
@@ -51,15 +73,16 @@ enum class Access : uint32_t { kLoad, kLoadReadOnly, kStore };
 int Lane();
 
 // Waits for the other threads of the block.
-void Barrier(int line);
+void Barrier(SourceLine where);
 
 // Waits until every lane of `mask` is at the same operation; returns the value
 // that lane `source` came with.
 uint64_t Rendezvous(Operation operation, uint32_t mask, int source,
-                    uint64_t value, int line);
+                    uint64_t value, SourceLine where);
 
 // Ends the launch unless the access is aligned and inside a known buffer.
-void CheckAccess(const void* address, int bytes, Access access, int line);
+void CheckAccess(const void* address, int bytes, Access access,
+                 SourceLine where);
 
 // Ends the launch with an error; `format` is that of printf.
 [[noreturn]] void Fail(const char* format, ...)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What emulation.py calls of ffi/layer_norm_modulate.cu.
+// C functions through which emulation.py calls the launchers of
+// ffi/layer_norm_modulate_cuda.h.
 
 #include "layer_norm_modulate.h"
 

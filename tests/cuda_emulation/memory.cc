@@ -122,7 +122,7 @@ bool Contains(const Buffer& buffer, uint64_t address) {
 }
 
 [[noreturn]] void FailOutside(uint64_t address, int bytes, Access access,
-                              int line) {
+                              SourceLine where) {
   const Buffer* nearest = nullptr;
   uint64_t least = ~uint64_t{0};
   for (const Buffer& buffer : buffers) {
@@ -133,33 +133,32 @@ bool Contains(const Buffer& buffer, uint64_t address) {
     least = std::min(least, distance);
   }
   if (nearest == nullptr || least > (1 << 20)) {
-    Fail("%s of %d bytes at 0x%llx in line %d: not in any buffer", Name(access),
-         bytes, static_cast<unsigned long long>(address), line);
+    Fail("%s of %d bytes at 0x%llx in %s: not in any buffer", Name(access),
+         bytes, static_cast<unsigned long long>(address), Name(where).c_str());
   }
-  Fail(
-      "%s of %d bytes at byte %lld of %s in line %d: out of bounds, it has "
-      "%lld",
-      Name(access), bytes, static_cast<long long>(address - nearest->begin),
-      nearest->name.c_str(), line,
-      static_cast<long long>(nearest->end - nearest->begin));
+  Fail("%s of %d bytes at byte %lld of %s in %s: out of bounds, it has %lld",
+       Name(access), bytes, static_cast<long long>(address - nearest->begin),
+       nearest->name.c_str(), Name(where).c_str(),
+       static_cast<long long>(nearest->end - nearest->begin));
 }
 
-int FindBuffer(uint64_t address, int bytes, Access access, int line) {
+int FindBuffer(uint64_t address, int bytes, Access access, SourceLine where) {
   for (size_t i = 0; i < buffers.size(); ++i) {
     if (Contains(buffers[i], address)) return static_cast<int>(i);
   }
-  FailOutside(address, bytes, access, line);
+  FailOutside(address, bytes, access, where);
 }
 
-void CheckUse(Buffer& buffer, Access access, int line) {
+void CheckUse(Buffer& buffer, Access access, SourceLine where) {
   buffer.is_stored |= access == Access::kStore;
   buffer.is_loaded_read_only |= access == Access::kLoadReadOnly;
   if (buffer.is_stored && !buffer.is_writable) {
-    Fail("store to %s in line %d: it is an input", buffer.name.c_str(), line);
+    Fail("store to %s in %s: it is an input", buffer.name.c_str(),
+         Name(where).c_str());
   }
   if (buffer.is_stored && buffer.is_loaded_read_only) {
-    Fail("%s of %s in line %d: stores to it and __ldg in one launch",
-         Name(access), buffer.name.c_str(), line);
+    Fail("%s of %s in %s: stores to it and __ldg in one launch", Name(access),
+         buffer.name.c_str(), Name(where).c_str());
   }
 }
 
@@ -167,23 +166,23 @@ void CheckUse(Buffer& buffer, Access access, int line) {
 
 // Out of line, so that the return address tells the instruction.
 __attribute__((noinline)) void CheckAccess(const void* pointer, int bytes,
-                                           Access access, int line) {
+                                           Access access, SourceLine where) {
   const void* instruction = __builtin_return_address(0);
   const auto address = reinterpret_cast<uint64_t>(pointer);
   // An instruction mostly stays in one buffer.
   static uint32_t hints[256];
   uint32_t& hint = hints[reinterpret_cast<uint64_t>(instruction) % 256];
   if (hint >= buffers.size() || !Contains(buffers[hint], address)) {
-    hint = FindBuffer(address, bytes, access, line);
+    hint = FindBuffer(address, bytes, access, where);
   }
   Buffer& buffer = buffers[hint];
   if (address % bytes != 0) {
-    Fail("%s of %d bytes at byte %lld of %s in line %d: misaligned",
-         Name(access), bytes, static_cast<long long>(address - buffer.begin),
-         buffer.name.c_str(), line);
+    Fail("%s of %d bytes at byte %lld of %s in %s: misaligned", Name(access),
+         bytes, static_cast<long long>(address - buffer.begin),
+         buffer.name.c_str(), Name(where).c_str());
   }
-  if (address + bytes > buffer.end) FailOutside(address, bytes, access, line);
-  CheckUse(buffer, access, line);
+  if (address + bytes > buffer.end) FailOutside(address, bytes, access, where);
+  CheckUse(buffer, access, where);
   if (options.counts_traffic) {
     const bool is_store = access == Access::kStore;
     buffer.traffic.requested_bytes[is_store] += bytes;

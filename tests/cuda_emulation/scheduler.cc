@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 
 #include "cuda_runtime.h"
 #include "emulator.h"
@@ -21,19 +22,29 @@ namespace {
 
 constexpr int kMaxWarps = kMaxFibers / kLanes;
 
-// Which rendezvous a lane waits in; in one word, since every lane's is compared
-// with every other's.
+// The rendezvous that a lane waits in; in two words, since every lane's is
+// compared with every other's.
 struct Meeting {
   uint64_t bits;
+  const char* file;
 
   Meeting() = default;
-  Meeting(Operation operation, uint32_t mask, int line)
-      : bits(uint64_t{mask} << 32 | static_cast<uint32_t>(line) << 3 |
-             static_cast<uint32_t>(operation)) {}
+  Meeting(Operation operation, uint32_t mask, SourceLine where)
+      : bits(uint64_t{mask} << 32 | static_cast<uint32_t>(where.line) << 3 |
+             static_cast<uint32_t>(operation)),
+        file(where.file) {}
 
   Operation operation() const { return static_cast<Operation>(bits & 7); }
   uint32_t mask() const { return static_cast<uint32_t>(bits >> 32); }
-  int line() const { return static_cast<uint32_t>(bits) >> 3; }
+  SourceLine where() const {
+    return {file, static_cast<int>(static_cast<uint32_t>(bits) >> 3)};
+  }
+
+  // Returns 0 for the same rendezvous.
+  uint64_t Difference(const Meeting& other) const {
+    return (bits ^ other.bits) | (reinterpret_cast<uint64_t>(file) ^
+                                  reinterpret_cast<uint64_t>(other.file));
+  }
 };
 
 struct Warp {
@@ -70,7 +81,7 @@ int num_threads;
 int num_warps;
 int num_alive;
 int num_at_barrier;
-int barrier_line;
+SourceLine barrier;
 uint32_t runnable_warps;
 bool failed;
 
@@ -103,9 +114,9 @@ const char* Name(Operation operation) {
 
 std::string Name(const Meeting& meeting) {
   char text[64];
-  std::snprintf(text, sizeof(text), "%s(0x%08x) in line %d",
-                Name(meeting.operation()), meeting.mask(), meeting.line());
-  return text;
+  std::snprintf(text, sizeof(text), "%s(0x%08x) in ", Name(meeting.operation()),
+                meeting.mask());
+  return text + Name(meeting.where());
 }
 
 // No thread can go on, so some wait in a rendezvous: a barrier alone would have
@@ -118,7 +129,7 @@ std::string Name(const Meeting& meeting) {
   uint32_t missing = meeting.mask();
   for (int other = 0; other < kLanes; ++other) {
     if (Has(warp->at_rendezvous, other) &&
-        warp->meeting[other].bits == meeting.bits) {
+        warp->meeting[other].Difference(meeting) == 0) {
       missing &= ~(1u << other);
     }
   }
@@ -127,7 +138,7 @@ std::string Name(const Meeting& meeting) {
   if (Has(warp->at_rendezvous, other)) {
     where = "is at " + Name(warp->meeting[other]);
   } else if (Has(warp->at_barrier, other)) {
-    where = "is at __syncthreads in line " + std::to_string(barrier_line);
+    where = "is at __syncthreads in " + Name(barrier);
   } else if (warp->number * kLanes + other >= num_threads) {
     where = "does not exist";
   }
@@ -183,7 +194,7 @@ bool CompleteRendezvous(Warp& warp, const Meeting& meeting) {
   uint64_t difference = 0;
   for (uint32_t rest = mask; rest != 0; rest &= rest - 1) {
     const int lane = LowestBit(rest);
-    difference |= warp.meeting[lane].bits ^ meeting.bits;
+    difference |= warp.meeting[lane].Difference(meeting);
     warp.result[lane] = warp.value[warp.source[lane]];
   }
   if (difference != 0) return false;
@@ -229,12 +240,18 @@ uint32_t Random(uint32_t limit) {  // Marsaglia's xorshift, times a constant.
 
 int Lane() { return current->lane; }
 
-void Barrier(int line) {
-  if (num_at_barrier > 0 && line != barrier_line) {
-    Fail("divergent __syncthreads in line %d: others are at that of line %d",
-         line, barrier_line);
+std::string Name(SourceLine where) {
+  const char* slash = std::strrchr(where.file, '/');
+  return "line " + std::to_string(where.line) + " of " +
+         (slash != nullptr ? slash + 1 : where.file);
+}
+
+void Barrier(SourceLine where) {
+  if (num_at_barrier > 0 && !(where == barrier)) {
+    Fail("divergent __syncthreads in %s: others are at that in %s",
+         Name(where).c_str(), Name(barrier).c_str());
   }
-  barrier_line = line;
+  barrier = where;
   current->warp->at_barrier |= 1u << current->lane;
   if (++num_at_barrier == num_alive) {
     ReleaseBarrier();
@@ -246,10 +263,10 @@ void Barrier(int line) {
 }
 
 uint64_t Rendezvous(Operation operation, uint32_t mask, int source,
-                    uint64_t value, int line) {
+                    uint64_t value, SourceLine where) {
   const int lane = current->lane;
   Warp& warp = *current->warp;
-  const Meeting meeting(operation, mask, line);
+  const Meeting meeting(operation, mask, where);
   if (!Has(mask, lane)) {
     Fail("%s: lane %d is not in the mask", Name(meeting).c_str(), lane);
   }

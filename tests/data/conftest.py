@@ -19,11 +19,11 @@ def schedule_of(
     counts = {shape: len(rows) for shape, rows in debug_manifest.rows_by_shape.items()}
     balance = debug_config.balance
 
-    def schedule_of(**settings) -> Lockstep | Mixed:
-        settings = {
+    def schedule_of(**fields) -> Lockstep | Mixed:
+        fields = {
             "max_tokens": balance.max_tokens,
             "max_buckets": balance.max_buckets,
-        } | settings
-        return plan_of(counts, **settings).schedule(seed=0)
+        } | fields
+        return plan_of(counts, **fields).schedule(seed=0)
 
     return schedule_of

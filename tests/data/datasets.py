@@ -99,7 +99,7 @@ def read_one_by_one(
     paths = [str(manifest.directory / shard.name) for shard in manifest.shards]
     records = grain.sources.ArrayRecordDataSource(paths)
     for step in range(num_steps):
-        for replica, micro_batch in _played(schedule, step, num_groups):
+        for replica, micro_batch in _in_order(schedule, step, num_groups):
             shape = schedule.buckets[micro_batch.bucket].shape
             rows = manifest.rows_by_shape[shape][micro_batch.members]
             decoded = [load_record(records[row]) for row in rows.tolist()]
@@ -107,7 +107,7 @@ def read_one_by_one(
             yield HostBatch(step, replica, micro_batch.bucket, arrays)
 
 
-def _played(
+def _in_order(
     schedule: Schedule, step: int, num_groups: int
 ) -> Iterator[tuple[int, MicroBatch]]:
     """Simulates a step: the group that is free first starts the next micro-batch."""

@@ -11,7 +11,7 @@ from jaxload.data.batch_spec import ArraySpec, batch_bytes, batch_spec, random_b
 from jaxload.data.manifest import Entry, read_manifest
 from jaxload.data.record import BFLOAT16, Record, encode_record
 from jaxload.data.source import MicroBatchSource
-from jaxload.models.presets import PRESETS
+from jaxload.models.presets import preset
 from jaxload.shapes.shape import Shape
 from tests.data.datasets import make_bucket, write_dataset
 
@@ -28,9 +28,9 @@ def specs_of(arrays: dict[str, np.ndarray]) -> dict[str, ArraySpec]:
     return {name: ArraySpec(a.shape, a.dtype) for name, a in arrays.items()}
 
 
-@pytest.mark.parametrize("preset", ["wan-tiny", "mmdit-tiny"])
-def test_the_source_delivers_what_a_program_takes(preset: str, tmp_path: Path):
-    model, rng = PRESETS[preset], np.random.default_rng(0)
+@pytest.mark.parametrize("name", ["wan-tiny", "mmdit-tiny"])
+def test_the_source_delivers_what_a_program_takes(name: str, tmp_path: Path):
+    model, rng = preset(name), np.random.default_rng(0)
     samples = []
     for i, shape in enumerate(SHAPES * 6):
         size = (shape.frames, shape.height, shape.width, model.channels)
@@ -73,7 +73,7 @@ def test_the_source_delivers_what_a_program_takes(preset: str, tmp_path: Path):
 
 def test_the_samples_of_the_whole_group_are_the_first_axis():
     program = Program(form=Grid(2, 4, 6), batch=6, layout=Layout(batch=3))
-    spec = batch_spec(PRESETS["wan-tiny"], program)
+    spec = batch_spec(preset("wan-tiny"), program)
     assert {array.shape[0] for array in spec.values()} == {6}
     assert spec["latent"].shape[1:4] == (2, 4, 6)
 

@@ -98,7 +98,7 @@ def load(
 
 
 class Readers:
-    """The loaders of some hosts, each with its share of the replicas."""
+    """Loaders of several simulated hosts, each with its share of the replicas."""
 
     def __init__(
         self,
@@ -321,9 +321,9 @@ def test_other_workers_and_other_hosts_read_the_same(
     followed = schedule
     if policy == "mixed":
         followed = schedule_of(num_replicas=NUM_REPLICAS, policy="mixed")
-    settings = [(2, 1), (1, 2), (4, 0), (1, 3)]
+    sizes = [(2, 1), (1, 2), (4, 0), (1, 3)]
     state, found = '{"step": 0}', []
-    for num_hosts, num_workers in settings:
+    for num_hosts, num_workers in sizes:
         readers = Readers(
             debug_config,
             debug_manifest,
@@ -331,7 +331,7 @@ def test_other_workers_and_other_hosts_read_the_same(
             num_hosts=num_hosts,
             num_workers=num_workers,
         ).restore(state)
-        found += readers.read(NUM_STEPS // len(settings))
+        found += readers.read(NUM_STEPS // len(sizes))
         state = readers.state()
         readers.close()
     assert_same(found, read_unbroken(debug_config, debug_manifest, followed))

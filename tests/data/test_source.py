@@ -272,9 +272,9 @@ def test_a_flipped_byte_never_goes_unnoticed(
     path = copied.directory / copied.shards[0].name
     good, errors = path.read_bytes(), []
     expected = read_all(make_source(debug_config, copied, schedule))
-    for place in np.random.default_rng(0).integers(len(good), size=60).tolist():
+    for offset in np.random.default_rng(0).integers(len(good), size=60).tolist():
         content = bytearray(good)
-        content[place] ^= 0x10
+        content[offset] ^= 0x10
         path.write_bytes(content)
         try:
             found = read_all(make_source(debug_config, copied, schedule))

@@ -178,12 +178,12 @@ def test_a_csv_row_with_a_wrong_number_of_cells_is_nan(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    "kind",
+    "data_type",
     [pa.int8(), pa.uint64(), pa.float32(), pa.decimal128(21, 2), pa.string()],
     ids=str,
 )
-def test_parquet_numbers_of_any_type_and_nulls(tmp_path: Path, kind: pa.DataType):
-    cells = pa.array([1, None, 90]).cast(kind)
+def test_parquet_numbers_of_any_type_and_nulls(tmp_path: Path, data_type: pa.DataType):
+    cells = pa.array([1, None, 90]).cast(data_type)
     encoded = pa.array(["5", None, "x"]).dictionary_encode()
     path = write_table(
         tmp_path / "m.parquet",

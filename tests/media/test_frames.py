@@ -148,7 +148,7 @@ def test_a_playlist_opens_no_other_file(tmp_path):
 
 
 def test_sound_alone_is_no_video(tmp_path):
-    assert refusal(write_audio(tmp_path / "sound.mkv")) == "no video in it"
+    assert refusal(write_audio(tmp_path / "sound.mkv")) == "no video stream"
     with wave.open(str(tmp_path / "sound.wav"), "wb") as file:
         file.setparams((1, 2, 8000, 0, "NONE", ""))
         file.writeframes(bytes(8000))

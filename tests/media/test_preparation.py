@@ -1,26 +1,28 @@
-"""Tests of jaxload.media.preparation, claiming, recovery and part_tables."""
+"""Tests of jaxload.media.preparation, parts, claim, recovery and part_tables."""
 
 import json
 from pathlib import Path
 
 import av
+import numpy as np
 import PIL
 import pytest
-from rich.console import Console
 
+from jaxload.console import Console
 from jaxload.errors import InputError
-from jaxload.media.claiming import _write_first, claim
+from jaxload.media.claim import _write_first, claim
+from jaxload.media.encode_part import EncodePart
 from jaxload.media.listing import Listing, MediaFile
 from jaxload.media.part_tables import parts_directory, read_encoded, read_scans
-from jaxload.media.preparation import (
-    EncodePart,
-    Preparation,
-    ScanPart,
-    cut_into_parts,
-)
-from jaxload.media.recovery import Recovery
-from jaxload.shapes.clips import ShapeRules
+from jaxload.media.parts import cut_into_parts
+from jaxload.media.preparation import Preparation
+from jaxload.media.recovery import Part, Recovery
+from jaxload.media.runners import run_in_this_process
+from jaxload.media.scan_part import ScanPart
+from jaxload.shapes.config import ShapeRules
+from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
+from tests.media.codecs import Batched
 from tests.media.media_files import moving_pattern, write_video
 
 
@@ -61,6 +63,7 @@ def preparation(tmp_path: Path) -> Preparation:
         text_encoder="hashed-ngrams",
         text_dim=8,
         rules=ShapeRules(),
+        geometry=DEFAULT,
         max_shapes=4,
         shapes=(Shape(3, 4, 4),),
     )
@@ -71,16 +74,26 @@ def listed(preparation: Preparation) -> tuple[MediaFile, ...]:
     return (MediaFile(name="a.mp4", num_bytes=size, caption="x"),)
 
 
+def run(part: Part) -> None:
+    quiet = Console(quiet=True)
+    run_in_this_process([part], on_file=lambda: None, console=quiet)
+
+
 def encode(preparation: Preparation, these: tuple[MediaFile, ...]):
-    EncodePart(
-        preparation=preparation, index=0, files=these, shapes=preparation.shapes or ()
-    )(lambda: None)
+    run(
+        EncodePart(
+            preparation=preparation,
+            index=0,
+            files=these,
+            shapes=preparation.shapes or (),
+        )
+    )
     return read_encoded(preparation.out, 0)
 
 
 def test_a_file_that_grew_between_scan_and_encoding_is_named(preparation: Preparation):
     these = listed(preparation)
-    ScanPart(preparation=preparation, index=0, files=these)(lambda: None)
+    run(ScanPart(preparation=preparation, index=0, files=these))
     assert list(read_scans(preparation.out, 0)[0]) == ["a.mp4"]
     write_video(preparation.media / "a.mp4", moving_pattern(90, 32, 32), fps=16)
     part = encode(preparation, these)
@@ -100,10 +113,10 @@ def test_a_file_that_cannot_be_read_does_not_stop_a_scan(
         raise OSError(5, "Input/output error")
 
     if what == "io":
-        monkeypatch.setattr("jaxload.media.preparation.scan", fail)
+        monkeypatch.setattr("jaxload.media.scan_part.scan", fail)
     else:
         (preparation.media / "a.mp4").unlink()
-    ScanPart(preparation=preparation, index=0, files=these)(lambda: None)
+    run(ScanPart(preparation=preparation, index=0, files=these))
     scans, (problem,) = read_scans(preparation.out, 0)
     assert not scans
     assert (problem.reason, problem.bad) == ("cannot be read", True)
@@ -112,7 +125,7 @@ def test_a_file_that_cannot_be_read_does_not_stop_a_scan(
 def test_frames_of_a_file_that_failed_are_accounted_for(preparation: Preparation):
     write_video(preparation.media / "a.mp4", moving_pattern(30, 32, 32), fps=16)
     these = listed(preparation)
-    ScanPart(preparation=preparation, index=0, files=these)(lambda: None)
+    run(ScanPart(preparation=preparation, index=0, files=these))
     whole = encode(preparation, these).frames
     assert (whole.decoded, whole.kept) == (30, 9)
     failing = EncodePart(
@@ -123,7 +136,7 @@ def test_frames_of_a_file_that_failed_are_accounted_for(preparation: Preparation
         files=these,
         shapes=preparation.shapes or (),
     )
-    failing(lambda: None)
+    run(failing)
     part = read_encoded(preparation.out, 0)
     assert (part.frames.decoded, part.frames.kept, part.frames.left_out) == (30, 0, 30)
     assert "not finite in bfloat16" in part.problems[0].detail
@@ -140,22 +153,22 @@ def test_the_fingerprint_has_all_that_records_depend_on(preparation: Preparation
     assert found["media"].startswith("1 files, ")
 
 
-# --- Whose directory it is ---
+# --- Claims of an output directory ---
 
 
-def test_of_two_that_claim_at_once_the_first_has_it(tmp_path: Path):
+def test_the_first_of_two_simultaneous_claims_wins(tmp_path: Path):
     path = tmp_path / "preparation.json"
     _write_first(path, '{"codec": "a"}')
-    _write_first(path, '{"codec": "b"}')  # It saw no file either when it began.
+    _write_first(path, '{"codec": "b"}')  # As in a race: neither saw the other's file.
     assert json.loads(path.read_text()) == {"codec": "a"}
     assert [p.name for p in tmp_path.iterdir()] == ["preparation.json"]
     nothing = Listing(files=(), problems=())
     claim(tmp_path, {"codec": "a"}, nothing)
-    with pytest.raises(InputError, match="begun with codec 'a', and this is 'b'"):
+    with pytest.raises(InputError, match="begun with codec 'a', got 'b'"):
         claim(tmp_path, {"codec": "b"}, nothing)
 
 
-def test_what_is_no_preparation_is_refused(tmp_path: Path):
+def test_a_directory_without_a_preparation_is_refused(tmp_path: Path):
     nothing = Listing(files=(), problems=())
     (tmp_path / "manifest.parquet").touch()
     with pytest.raises(InputError, match="was not prepared from media"):
@@ -175,7 +188,7 @@ def test_a_file_is_left_alone_after_two_deaths_and_no_more(preparation: Preparat
     assert recover(part, "killed") == part
     again = recover(part, "killed")
     assert again.deadly == {"a.mp4"}
-    with pytest.raises(InputError, match="workers die where no file is read"):
+    with pytest.raises(InputError, match="die while they read no file"):
         recover(again, "killed")
 
 
@@ -183,5 +196,39 @@ def test_deaths_before_the_first_file_end_it(preparation: Preparation):
     part = ScanPart(preparation=preparation, index=0, files=listed(preparation))
     recover = Recovery(Console(quiet=True))
     recover(part, "killed")
-    with pytest.raises(InputError, match=r"where no file is read \(killed\); run with"):
+    with pytest.raises(
+        InputError, match=r"while they read no file \(killed\); run with"
+    ):
         recover(part, "killed")
+
+
+def test_a_part_is_retried_clip_by_clip(
+    preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+):
+    """The marker then names the file to blame, if workers encode batches."""
+    these = listed(preparation)
+    more = preparation.media / "b.mp4"
+    more.write_bytes((preparation.media / "a.mp4").read_bytes())
+    these = (*these, MediaFile(name="b.mp4", num_bytes=these[0].num_bytes, caption="y"))
+    run(ScanPart(preparation=preparation, index=0, files=these))
+    batched = Preparation(
+        **{**vars(preparation), "codec": "tests.media.codecs:Batched"}
+    )
+    part = EncodePart(
+        preparation=batched, index=0, files=these, shapes=preparation.shapes or ()
+    )
+    blamed: list[str] = []
+    encode = Batched.encode_batch
+
+    def record(self: Batched, videos: np.ndarray) -> np.ndarray:
+        blamed.append(part.marker.read_text() if part.marker.exists() else "")
+        return encode(self, videos)
+
+    monkeypatch.setattr(Batched, "encode_batch", record)
+    run(part)
+    assert blamed == [""]  # A batch of both, when all files are decoded.
+    retried = Recovery(Console(quiet=True))(part, "killed")
+    blamed.clear()
+    run(retried)
+    assert blamed == ["a.mp4", "b.mp4"]
+    assert len(read_encoded(preparation.out, 0).entries) == 2

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from jaxload.media.frame import Frame
 from jaxload.media.resample import resample, ticks
-from jaxload.shapes.clips import Columns, ShapeRules, usable_frames
+from jaxload.shapes.clips import Columns, usable_frames
+from jaxload.shapes.config import ShapeRules
+from jaxload.shapes.geometry import DEFAULT
 
 RATES = [
     *(Fraction(rate) for rate in (6, 10, 12, 15, 16, 24, 25, 30, 48, 50, 60, 120)),
@@ -32,7 +34,7 @@ def taken(times, *, rate: float, count: int) -> list[int]:
 
 
 def usable(num_frames: np.ndarray, rate: Fraction) -> np.ndarray:
-    """Returns the frames that a plan for 16 frames per second expects of videos."""
+    """Returns the number of frames that a plan at 16 fps expects from each video."""
     size = np.full(len(num_frames), 64.0)
     columns = Columns(
         num_frames=num_frames.astype(float),
@@ -41,7 +43,7 @@ def usable(num_frames: np.ndarray, rate: Fraction) -> np.ndarray:
         fps=np.full(len(num_frames), float(rate)),
         count=np.ones(len(num_frames), np.int64),
     )
-    return usable_frames(columns, ShapeRules(fps=16.0))
+    return usable_frames(columns, ShapeRules(fps=16.0), DEFAULT)
 
 
 @pytest.mark.parametrize("rate", RATES, ids=str)

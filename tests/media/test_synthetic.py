@@ -9,9 +9,10 @@ import pytest
 
 from jaxload.errors import InputError
 from jaxload.media.config import SyntheticConfig
+from jaxload.media.folder import list_media
 from jaxload.media.frames import read_frames
 from jaxload.media.synthetic import Scene, draw_media, random_scene
-from jaxload.media.walking import list_media
+from jaxload.shapes.geometry import DEFAULT
 
 CONFIG = SyntheticConfig(num_samples=40, clips=("1x32x32", "9x32x48"))
 SCENE = Scene(
@@ -102,7 +103,14 @@ def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path):
         drawn(CONFIG, tmp_path / "file" / "media")
 
 
-@pytest.mark.parametrize("clip", ["4x32x32", "5x20x32", "5x32", "x", "5x0x16"])
+@pytest.mark.parametrize("clip", ["4x32x32", "5x20x32", "5x0x16"])
 def test_rejects_sizes_that_the_model_cannot_take(clip):
-    with pytest.raises(InputError, match=r"4k\+1 frames and sizes in multiples of 16"):
-        dataclasses.replace(CONFIG, clips=(clip,))
+    config = SyntheticConfig(num_samples=1, clips=(clip,))
+    with pytest.raises(InputError, match=rf"synthetic\.clips: clip of {clip}: "):
+        config.shapes(DEFAULT)
+
+
+@pytest.mark.parametrize("clip", ["5x32", "x"])
+def test_rejects_text_that_is_no_size(clip):
+    with pytest.raises(InputError, match=rf"synthetic\.clips: .*'{clip}': expected"):
+        SyntheticConfig(num_samples=1, clips=(clip,))

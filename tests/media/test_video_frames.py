@@ -268,7 +268,7 @@ def test_a_cover_picture_is_no_video(tmp_path):
     write_with_cover(tmp_path / "song.mp4", "aac")
     with av.open(str(tmp_path / "song.mp4")) as container:
         assert container.streams.video[0].disposition == Disposition.attached_pic
-    with pytest.raises(MediaError, match="no video in it"):
+    with pytest.raises(MediaError, match="no video stream"):
         scan(tmp_path / "song.mp4")
 
 

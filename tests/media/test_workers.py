@@ -7,12 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
 from jaxload.errors import InputError
+from jaxload.media.encode_step import EncodeStep
 from jaxload.media.workers import Task, run_in_processes
 
 
@@ -22,10 +23,13 @@ class Write:
 
     path: Path
 
-    def __call__(self, on_file: Callable[[], None]) -> None:
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
         for _ in range(3):
             on_file()
         self.path.write_text(str(os.getpid()))
+        return ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,16 +39,21 @@ class Die:
     path: Path
     by: int = signal.SIGKILL
 
-    def __call__(self, on_file: Callable[[], None]) -> None:
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
         os.kill(os.getpid(), self.by)
+        return ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Fail:
     """Task that raises an error."""
 
-    def __call__(self, on_file: Callable[[], None]) -> None:
-        raise InputError("the disk is full; make room")
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
+        raise InputError("the disk is full; free some space")
 
 
 def never(task: Task, how: str) -> Task:
@@ -78,7 +87,7 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path):
 
 
 def test_what_a_task_raises_is_raised_here(tmp_path: Path):
-    with pytest.raises(InputError, match="the disk is full; make room") as error:
+    with pytest.raises(InputError, match="the disk is full; free some space") as error:
         run_in_processes(
             [Write(tmp_path / "a"), Fail()],
             num_workers=1,
@@ -108,11 +117,14 @@ class Sleep:
 
     path: Path
 
-    def __call__(self, on_file: Callable[[], None]) -> None:
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
         (self.path / str(os.getpid())).touch()
         for _ in range(6_000):
             time.sleep(0.01)
             on_file()
+        return ()
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])

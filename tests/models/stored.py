@@ -8,8 +8,7 @@ import numpy as np
 import safetensors.numpy
 from flax import nnx
 
-from jaxload.models import MMDiTConfig, WanConfig
-from jaxload.models.weights.families import family_of
+from jaxload.models import MMDiTConfig, WanConfig, make_model
 from jaxload.models.weights.variables import variables_of
 
 Config = WanConfig | MMDiTConfig
@@ -43,8 +42,7 @@ MMDIT = MMDiTConfig(
 @functools.cache
 def abstract(config: Config) -> nnx.Module:
     """Returns the model without values."""
-    model = family_of(config).model
-    return nnx.eval_shape(lambda: model(config, rngs=nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: make_model(config, rngs=nnx.Rngs(0)))
 
 
 @functools.cache

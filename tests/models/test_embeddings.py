@@ -1,8 +1,11 @@
 """Tests of jaxload.models.embeddings."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from jaxload.models.embeddings import (
     from_patches,
@@ -11,6 +14,7 @@ from jaxload.models.embeddings import (
     rotate,
     timestep_embedding,
     to_patches,
+    token_grid,
 )
 
 
@@ -75,11 +79,22 @@ def test_rotation_of_bfloat16_is_rounded_once():
     np.testing.assert_array_equal(rotate(x, table), exact)
 
 
+@pytest.mark.parametrize("patch", [(1, 1, 1), (3, 2, 1), (1, 4, 6)])
+def test_patches_of_any_size_round_trip(patch: tuple[int, int, int]):
+    latent = jax.random.normal(jax.random.key(0), (2, 3, 4, 6, 16))
+    grid = token_grid(latent.shape, patch)
+    patches = to_patches(latent, patch)
+    assert patches.shape == (2, math.prod(grid), 16 * math.prod(patch))
+    np.testing.assert_array_equal(from_patches(patches, grid, patch), latent)
+    # The last token ends with the last pixel.
+    np.testing.assert_array_equal(patches[:, -1, -16:], latent[:, -1, -1, -1])
+
+
 def test_patches_round_trip():
     latent = jax.random.normal(jax.random.key(0), (2, 3, 4, 6, 16))
-    patches = to_patches(latent)
+    patches = to_patches(latent, (1, 2, 2))
     assert patches.shape == (2, 3 * 2 * 3, 64)
-    np.testing.assert_array_equal(from_patches(patches, (3, 2, 3)), latent)
+    np.testing.assert_array_equal(from_patches(patches, (3, 2, 3), (1, 2, 2)), latent)
     # A token holds one 2x2 square: the second is the next along the width.
     np.testing.assert_array_equal(
         patches[0, 1].reshape(2, 2, 16), latent[0, 0, :2, 2:4]

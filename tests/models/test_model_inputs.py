@@ -11,7 +11,7 @@ import pytest
 from flax import nnx
 
 from jaxload.errors import InputError
-from jaxload.models import PRESETS, MMDiT, WanTransformer, preset
+from jaxload.models import MMDiT, WanTransformer, all_presets, preset
 from tests.models.tiny import CONFIGS, inputs, make
 
 
@@ -49,7 +49,7 @@ from tests.models.tiny import CONFIGS, inputs, make
         ("mmdit", {"guidance": (3,)}, r"guidance of shape \(2,\), got \(3,\)"),
     ],
 )
-def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
+def test_inputs_of_the_wrong_shape(kind: str, given: dict[str, Any], message: str):
     config = CONFIGS[kind]
     arrays = {
         name: None if shape is None else jnp.zeros(shape)
@@ -58,7 +58,7 @@ def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
     if "text_lengths" in arrays:
         arrays["text_lengths"] = jnp.zeros(3, jnp.int32)
     model = nnx.eval_shape(lambda: make(config))
-    # As users call it: jaxtyping is for tests, and would speak first.
+    # Without jaxtyping's checks, which only tests have and which would raise first.
     function = inspect.unwrap(type(model).__call__)
     with pytest.raises(InputError, match=message):
         function(model, **(inputs(config) | arrays))
@@ -75,7 +75,7 @@ def test_inputs_that_do_not_fit(kind: str, given: dict[str, Any], message: str):
 )
 def test_values_of_another_type(field: str, value: Any, message: str):
     config = dataclasses.replace(preset("wan-tiny"))
-    # The check of types, which is for tests, would speak first.
+    # Without the type checks, which only tests have and which would raise first.
     object.__setattr__(config, field, value)
     with pytest.raises(InputError, match=message):
         config.__post_init__()
@@ -130,7 +130,7 @@ def test_the_config_of_another_model(model: Any):
         ("mmdit-tiny", "rope_theta", math.nan, "rope_theta=nan: expected more than 1"),
     ],
 )
-def test_sizes_that_do_not_fit(name: str, field: str, value: Any, message: str):
+def test_invalid_sizes(name: str, field: str, value: Any, message: str):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(preset(name), **{field: value})
 
@@ -138,5 +138,5 @@ def test_sizes_that_do_not_fit(name: str, field: str, value: Any, message: str):
 def test_an_unknown_preset_is_told_the_nearest():
     with pytest.raises(InputError, match=r"'wan2.1-1.3b': .* mean 'wan2.1-t2v-1.3b'\?"):
         preset("wan2.1-1.3b")
-    with pytest.raises(InputError, match=re.escape(", ".join(PRESETS))):
+    with pytest.raises(InputError, match=re.escape(", ".join(all_presets()))):
         preset("zzz")

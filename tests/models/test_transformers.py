@@ -13,7 +13,14 @@ import pytest
 from flax import nnx
 from jax.extend import core
 
-from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, layers, preset
+from jaxload.models import (
+    MMDiTConfig,
+    ModelConfig,
+    WanConfig,
+    family_of,
+    layers,
+    preset,
+)
 from jaxload.testing import assert_trees_close
 from tests.models.golden import largest_error
 from tests.models.tiny import CONFIGS, call, inputs, make, normal, randomized
@@ -71,7 +78,7 @@ def test_samples_of_a_batch_do_not_see_each_other(
 
 def test_every_input_matters(config: ModelConfig, model: Any, velocity: jax.Array):
     for name, x in inputs(config).items():
-        # At the far corner of a latent, and the first token of a text.
+        # Changes the last element of a latent, or the first token of a text.
         place = (slice(None), *(-1 for _ in x.shape[1:]))
         if name == "text_BTE":
             place = (slice(None), 0, -1)
@@ -142,18 +149,18 @@ def test_remat_trades_memory_for_work_and_changes_nothing(kind: str):
         memory, text = compiled.memory_analysis(), compiled.as_text()
         assert memory is not None
         assert text is not None
-        # Scores of queries and keys go through an exponential.
+        # Each softmax of scores has an exponential, so these count attentions.
         return memory.temp_size_in_bytes, text.count("exponential"), compiled(state)
 
     none, attention, full = map(run, ("none", "attention", "full"))
     assert full[0] < attention[0] < none[0]
-    # Attention to the text runs again, which is cheap; among all tokens it does not.
+    # Cross-attention is recomputed, which is cheap; self-attention is not.
     assert none[1] <= attention[1] < full[1]
     leaves = jax.tree.leaves(none[2])
     largest = max(np.abs(leaf).max() for leaf in leaves)
     for other in (attention, full):
         for got, expected in zip(jax.tree.leaves(other[2]), leaves, strict=True):
-            # What should be zero is noise: a bias of all keys changes no softmax.
+            # Zero except for rounding: a bias of all keys changes no softmax.
             noise = np.abs(expected).max() < 1e-6 * largest
             assert noise or largest_error(got, expected) < 1e-5
 
@@ -179,7 +186,7 @@ def test_without_remat_no_matmul_runs_twice(
 
 
 def num_matmuls(jaxpr: core.Jaxpr) -> int:
-    """Counts matmuls, including those of sub-programs; a loop's body counts once."""
+    """Counts matmuls, also in sub-programs; the body of a loop counts once."""
     return sum(
         (eqn.primitive.name == "dot_general")
         + sum(map(num_matmuls, core.jaxprs_in_params(eqn.params)))
@@ -191,8 +198,8 @@ def test_depth_is_a_scan_over_different_blocks(
     config: ModelConfig, model: Any, velocity: jax.Array
 ):
     graphdef, state = nnx.split(model)
-    name = {"wan": "blocks", "mmdit": "double_blocks"}[config.kind]
-    if config.kind == "mmdit":
+    name = {"wan": "blocks", "mmdit": "double_blocks"}[family_of(config).name]
+    if isinstance(config, MMDiTConfig):
         deep = dataclasses.replace(config, num_double_blocks=2)
         model = randomized(make(deep))
         graphdef, state = nnx.split(model)
@@ -210,7 +217,7 @@ def test_text_is_padded_as_the_reference_pads_it():
     zeros = jnp.zeros((2, config.num_text_tokens - 5, config.text_dim))
     padded = short | {"text_BTE": jnp.concatenate([short["text_BTE"], zeros], axis=1)}
     np.testing.assert_array_equal(call(model, short), call(model, padded))
-    # Pads are attended to: without them the result is another one.
+    # Padding is attended to, so that the result differs without it.
     bare = dataclasses.replace(config, num_text_tokens=5)
     bare = nnx.merge(nnx.split(make(bare))[0], nnx.state(model))
     assert np.abs(call(bare, short) - call(model, short)).max() > 1e-3
@@ -227,8 +234,7 @@ def test_what_is_no_text_changes_nothing():
         assert_trees_close(gradients(model, filled), grads)
     longer = jnp.pad(given["text_BTE"][:, :5], ((0, 0), (0, 2), (0, 0)))
     assert_trees_close(call(model, given | {"text_BTE": longer}), velocity)
-    # Lengths that cannot be are the nearest that can, and without any text there is
-    # still a result.
+    # Invalid lengths are clipped to valid ones, and a sample may have no text.
     none, less, all_of_it, more = (
         call(model, given | {"text_lengths": jnp.full(2, length, jnp.int32)})
         for length in (0, -3, 12, 99)
@@ -276,11 +282,11 @@ def zeroed(block: nnx.Module, *names: str) -> Any:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_wan_block_with_zeroed_gates_is_the_identity(dtype: str):
-    from jaxload.models.wan_blocks import WanBlock
+    from jaxload.models.wan.blocks import WanBlock
 
     config = dataclasses.replace(CONFIGS["wan"], compute_dtype=dtype)
     assert isinstance(config, WanConfig)
-    # The text's branch has no gate: what leaves it is zeroed.
+    # Cross-attention has no gate, so its output projection is zeroed.
     block = zeroed(
         WanBlock(config, rngs=nnx.Rngs(0)), "modulation", "cross_attention']['out"
     )
@@ -295,7 +301,7 @@ def test_a_wan_block_with_zeroed_gates_is_the_identity(dtype: str):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_mmdit_blocks_with_zeroed_gates_are_the_identity(dtype: str):
-    from jaxload.models.mmdit_blocks import DoubleBlock, SingleBlock
+    from jaxload.models.mmdit.blocks import DoubleBlock, SingleBlock
 
     config = dataclasses.replace(CONFIGS["mmdit"], compute_dtype=dtype)
     assert isinstance(config, MMDiTConfig)
@@ -318,8 +324,8 @@ def test_models_need_neither_the_trainer_nor_the_extension():
         "model = WanTransformer(preset('wan-tiny'), rngs=nnx.Rngs(0))\n"
         "text = jnp.ones((1, 12, 16))\n"
         "y = model(jnp.ones((1, 1, 2, 2, 16)), jnp.ones(1), text)\n"
-        "rooms = {name.split('.')[1] for name in sys.modules if 'jaxload.' in name}\n"
-        "print(y.shape, rooms & {'training', 'data', 'config', 'train', 'balance'})\n"
+        "parts = {name.split('.')[1] for name in sys.modules if 'jaxload.' in name}\n"
+        "print(y.shape, parts & {'training', 'data', 'config', 'train', 'planning'})\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -9,7 +9,7 @@ import pytest
 from jaxload.errors import InputError
 from jaxload.models import WanConfig, weights
 from jaxload.models.weights import files
-from jaxload.models.weights.families import family_of
+from jaxload.models.weights.families import weights_of
 from jaxload.models.weights.names import Naming
 from tests.models.stored import (
     MMDIT,
@@ -32,9 +32,9 @@ def test_the_config_is_read_and_written(config: Config, tmp_path: Path):
 @pytest.mark.parametrize("names", ["original", "comfyui"])
 def test_without_a_config_it_must_be_given(names: Naming, tmp_path: Path):
     weights.save(make(WAN), tmp_path)
-    # To diffusers, its config.json beside these names would be a model without weights.
+    # With a config.json beside these names, diffusers would find no weights.
     weights.save(make(WAN), tmp_path, names=names)
-    message = r"config\.json: .* got no such file; give the config when you load"
+    message = r"config\.json: .* found none; pass the config to load\(\)"
     with pytest.raises(InputError, match=message):
         weights.load(tmp_path)
 
@@ -53,7 +53,7 @@ def test_without_a_config_it_must_be_given(names: Naming, tmp_path: Path):
             MMDIT,
             "image_condition_type",
             "token_replace",
-            "image_condition_type: expected null, got 'token_replace'; models like",
+            "image_condition_type: expected null, got 'token_replace'; jaxload has no",
         ),
         (MMDIT, "rope_axes_dim", [16], "rope_axes_dim: expected three widths, whole"),
         (MMDIT, "rope_axes_dim", [4, 6.0, 6], "rope_axes_dim: expected three widths"),
@@ -67,7 +67,7 @@ def test_a_config_that_no_model_here_has_is_refused(
     config: Config, field: str, value: Any, message: str, tmp_path: Path
 ):
     files.write(tmp_path / "diffusion_pytorch_model.safetensors", [], [])
-    content = family_of(config).write_config(config) | {field: value}
+    content = weights_of(config).write_config(config) | {field: value}
     (tmp_path / "config.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
         weights.load(tmp_path)

@@ -81,7 +81,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match=rf"expected {size} bytes .* got {size - 1};"):
         files.read_header(path)
     path.write_bytes(content[:40])
-    with pytest.raises(InputError, match=r"the header alone would be .*; download"):
+    with pytest.raises(InputError, match=r"bytes with a header of .*; download"):
         files.read_header(path)
 
 
@@ -160,7 +160,7 @@ def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path, max_file_bytes:
 
     def fail(tensor: Described) -> Iterator[np.ndarray]:
         if tensor.name == "c":
-            # Whatever is there now is what a process that is killed leaves.
+            # These files would remain if the process were killed now.
             new = set(names_in(tmp_path)) - before.keys()
             assert new
             assert all(name.endswith(".partial") for name in new)
@@ -205,9 +205,9 @@ def test_a_model_is_found_in_a_directory(tmp_path: Path, names: list[str], found
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         files.write(tmp_path / name, [], [])
-    place = layout.find(tmp_path)
-    assert place.place == tmp_path / names[found]
-    assert place.config == (tmp_path / names[found]).parent / "config.json"
+    found_files = layout.find(tmp_path)
+    assert found_files.path == tmp_path / names[found]
+    assert found_files.config == (tmp_path / names[found]).parent / "config.json"
 
 
 def test_an_index_of_any_name_is_found(tmp_path: Path):
@@ -234,7 +234,7 @@ def test_a_tensor_is_read_from_the_file_that_the_index_names(tmp_path: Path):
         files.write(tmp_path / name, describe({"a": array}), [array])
     index = tmp_path / "x.safetensors.index.json"
     for part, value in parts.items():
-        # The other file is not one of those that the index names.
+        # The index does not name the other file.
         index.write_text(json.dumps({"weight_map": {"a": part}}))
         stored = layout.find(index).tensors()["a"]
         assert stored.read_rows(0, 1) == value
@@ -243,11 +243,11 @@ def test_a_tensor_is_read_from_the_file_that_the_index_names(tmp_path: Path):
 @pytest.mark.parametrize(
     ("files_of", "message"),
     [
-        ({"a": 1, "b": 2, "c": 2}, r"1 which are not there, as c in x-2\.safe"),
-        ({"a": 2, "b": 2}, r"1 which are not there, as a in x-2\.safetensors;"),
+        ({"a": 1, "b": 2, "c": 2}, r"1 that the file lacks, such as c in x-2\.safe"),
+        ({"a": 2, "b": 2}, r"1 that the file lacks, such as a in x-2\.safetensors;"),
     ],
 )
-def test_an_index_that_does_not_fit_its_files_is_refused(
+def test_an_index_that_does_not_match_its_files_is_refused(
     tmp_path: Path, files_of: dict[str, int], message: str
 ):
     array = np.zeros(3, np.float32)
@@ -267,14 +267,14 @@ def test_a_tensor_that_the_index_does_not_list_is_refused(tmp_path: Path):
     content = json.loads(index.read_text())
     del content["weight_map"]["c"]
     index.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"got 1 which it does not list, as c in "):
+    with pytest.raises(InputError, match=r"1 that the index does not list, such as c"):
         layout.find(tmp_path).tensors()
 
 
 def test_what_is_no_model_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match=r"or one other \.safetensors file, .* none;"):
         layout.find(tmp_path)
-    with pytest.raises(InputError, match=r"x: expected .* got nothing there"):
+    with pytest.raises(InputError, match=r"x: expected .* found nothing"):
         layout.find(tmp_path / "x")
     (tmp_path / "model.ckpt").touch()
     with pytest.raises(InputError, match="convert other files first"):
@@ -285,7 +285,7 @@ def test_what_is_no_model_is_refused(tmp_path: Path):
         layout.find(tmp_path)
 
 
-def test_a_place_that_cannot_be_written_is_told(tmp_path: Path):
+def test_a_path_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot be written .*; choose another"):
         write(tmp_path / "file" / "x.safetensors")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxload.models import PRESETS, MMDiTConfig, WanConfig
+from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, make_model, preset
 from jaxload.models.weights import names
-from jaxload.models.weights.families import family_of
-from jaxload.models.weights.names import Form, Naming, Shape, Tensor, tensors_of
+from jaxload.models.weights.families import weights_of
+from jaxload.models.weights.names import Conversion, Naming, Shape, Tensor, tensors_of
 from jaxload.models.weights.variables import is_stored, variables_of
 
 WAN = WanConfig(
@@ -37,8 +37,8 @@ MMDIT = MMDiTConfig(
     rope_widths=(4, 6, 6),
 )
 
-# Tensors of the models above, as diffusers 0.42 writes them, and as it reads the
-# original ones. A + stands for a bias beside a weight.
+# Tensors of the models above: diffusers' names, as diffusers 0.42 writes them, and the
+# original names that it reads. A + means a bias beside a weight.
 WAN_DIFFUSERS = """
 blocks.0.attn1.norm_k.weight 48
 blocks.0.attn1.norm_q.weight 48
@@ -207,14 +207,20 @@ TABLES = [
     pytest.param(MMDIT, "original", MMDIT_ORIGINAL, id="mmdit-original"),
 ]
 
-# Each form, and the shape of a parameter that it is for.
-FORMS = [
-    pytest.param(names.AS_IT_IS, (5,), id="as-it-is"),
+PATCH_CONVOLUTION = names.patch_convolution((1, 2, 2))
+CHANNELS_FIRST, CHANNELS_FIRST_BIAS = names.channels_first((1, 2, 2))
+
+# Conversions, each with the shape of a parameter.
+CONVERSIONS = [
+    pytest.param(names.UNCHANGED, (5,), id="unchanged"),
     pytest.param(names.TRANSPOSED, (3, 5), id="transposed"),
     pytest.param(names.LEADING_ONE, (6, 5), id="leading-one"),
-    pytest.param(names.PATCH_CONVOLUTION, (12, 5), id="patch-convolution"),
-    pytest.param(names.CHANNELS_FIRST, (5, 12), id="channels-first"),
-    pytest.param(names.CHANNELS_FIRST_BIAS, (12,), id="channels-first-bias"),
+    pytest.param(PATCH_CONVOLUTION, (12, 5), id="patch-convolution"),
+    pytest.param(
+        names.patch_convolution((2, 3, 1)), (12, 5), id="patch-convolution-of-frames"
+    ),
+    pytest.param(CHANNELS_FIRST, (5, 12), id="channels-first"),
+    pytest.param(CHANNELS_FIRST_BIAS, (12,), id="channels-first-bias"),
     pytest.param(names.HALVES_SWAPPED, (5, 6), id="halves-swapped"),
     pytest.param(names.HALVES_SWAPPED_BIAS, (6,), id="halves-swapped-bias"),
 ]
@@ -233,12 +239,11 @@ def expected_shapes(text: str) -> dict[str, Shape]:
     return shapes
 
 
-def tensors(config: WanConfig | MMDiTConfig, naming: Naming) -> dict[str, Tensor]:
-    family = family_of(config)
-    model = nnx.eval_shape(lambda: family.model(config, rngs=nnx.Rngs(0)))
+def tensors(config: ModelConfig, naming: Naming) -> dict[str, Tensor]:
+    model = nnx.eval_shape(lambda: make_model(config, rngs=nnx.Rngs(0)))
     variables = variables_of(nnx.state(model))
     shapes = {p: v.get_value().shape for p, v in variables.items() if is_stored(v)}
-    return tensors_of(family, naming, shapes)
+    return tensors_of(weights_of(config), naming, shapes)
 
 
 @pytest.mark.parametrize(("config", "naming", "text"), TABLES)
@@ -250,16 +255,16 @@ def test_a_table_has_the_names_and_shapes_of_others(
 
 
 @pytest.mark.parametrize(
-    ("preset", "count"),
+    ("name", "count"),
     [
         ("wan2.1-t2v-1.3b", 825),
         ("wan2.1-t2v-14b", 1095),
         ("wan2.1-flf2v-14b", 1304),
     ],
 )
-def test_a_released_model_has_as_many_tensors_as_its_files(preset: str, count: int):
-    assert len(tensors(PRESETS[preset], "diffusers")) == count
-    assert len(tensors(PRESETS[preset], "original")) == count
+def test_a_released_model_has_as_many_tensors_as_its_files(name: str, count: int):
+    assert len(tensors(preset(name), "diffusers")) == count
+    assert len(tensors(preset(name), "original")) == count
 
 
 def test_layers_are_counted_and_come_one_after_the_other():
@@ -271,32 +276,32 @@ def test_layers_are_counted_and_come_one_after_the_other():
     assert all(name.startswith(names.PREFIX) for name in found)
 
 
-@pytest.mark.parametrize(("form", "shape"), FORMS)
-def test_a_form_is_undone_exactly(form: Form, shape: Shape):
+@pytest.mark.parametrize(("conversion", "shape"), CONVERSIONS)
+def test_a_conversion_is_undone_exactly(conversion: Conversion, shape: Shape):
     parameter = np.arange(np.prod(shape)).reshape(shape)
-    tensor = form.to_file(parameter)
-    assert tensor.shape == form.joined(shape)
-    np.testing.assert_array_equal(form.to_parameter(tensor, shape), parameter)
+    tensor = conversion.to_file(parameter)
+    assert tensor.shape == conversion.joined(shape)
+    np.testing.assert_array_equal(conversion.to_parameter(tensor, shape), parameter)
 
 
 def test_a_patch_of_a_convolution_has_its_channels_last():
     num_channels, width = 3, 5
     tensor = np.arange(width * num_channels * 4).reshape(width, num_channels, 1, 2, 2)
-    kernel = names.PATCH_CONVOLUTION.to_parameter(tensor, (4 * num_channels, width))
+    kernel = PATCH_CONVOLUTION.to_parameter(tensor, (4 * num_channels, width))
     for row, column, channel in np.ndindex(2, 2, num_channels):
-        place = (2 * row + column) * num_channels + channel
-        np.testing.assert_array_equal(kernel[place], tensor[:, channel, 0, row, column])
+        index = (2 * row + column) * num_channels + channel
+        np.testing.assert_array_equal(kernel[index], tensor[:, channel, 0, row, column])
 
 
 def test_a_patch_with_channels_first_has_them_last():
     num_channels, width = 3, 5
     tensor = np.arange(4 * num_channels * width).reshape(4 * num_channels, width)
-    kernel = names.CHANNELS_FIRST.to_parameter(tensor, (width, 4 * num_channels))
-    bias = names.CHANNELS_FIRST_BIAS.to_parameter(tensor[:, 0], (4 * num_channels,))
+    kernel = CHANNELS_FIRST.to_parameter(tensor, (width, 4 * num_channels))
+    bias = CHANNELS_FIRST_BIAS.to_parameter(tensor[:, 0], (4 * num_channels,))
     np.testing.assert_array_equal(bias, kernel[0])
     for pixel, channel in np.ndindex(4, num_channels):
-        place = pixel * num_channels + channel
-        np.testing.assert_array_equal(kernel[:, place], tensor[channel * 4 + pixel])
+        index = pixel * num_channels + channel
+        np.testing.assert_array_equal(kernel[:, index], tensor[channel * 4 + pixel])
 
 
 def test_swapped_halves_keep_their_order_within():
@@ -309,7 +314,7 @@ def test_swapped_halves_keep_their_order_within():
 
 def test_joined_projections_are_rows_in_the_order_of_the_original():
     linear1 = tensors(MMDIT, "original")["single_blocks.0.linear1.weight"]
-    parts = [(p.path[1], p.first_row, p.num_rows) for p in linear1.pieces]
+    parts = [(p.path[1], p.first_row, p.num_rows) for p in linear1.parameters]
     assert parts == [
         ("q", 0, 64),
         ("k", 64, 64),
@@ -318,7 +323,9 @@ def test_joined_projections_are_rows_in_the_order_of_the_original():
     ]
 
 
-def test_only_what_differs_between_namings_has_another_form():
-    family = family_of(MMDIT)
-    others = [e.path for e in family.entries if e.diffusers.form != e.original.form]
+def test_only_what_differs_between_namings_has_another_conversion():
+    entries = weights_of(MMDIT).entries
+    others = [
+        e.path for e in entries if e.diffusers.conversion != e.original.conversion
+    ]
     assert others == [("head_modulation", "kernel"), ("head_modulation", "bias")]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jaxload.models import ModelConfig, make_model, preset
+from jaxload.models import ModelConfig, family_of, make_model, preset
 
 CONFIGS: dict[str, ModelConfig] = {
     "wan": preset("wan-tiny"),
@@ -48,12 +48,12 @@ def inputs(
         "timestep_B": jnp.linspace(100.0, 900.0, batch),
         "text_BTE": normal(2, batch, num_text_tokens, config.text_dim),
     }
-    if config.kind == "wan" and config.image_dim:
-        tokens = config.num_image_positions
-        given["image"] = normal(3, batch, tokens, config.image_dim)
-    if config.kind == "mmdit":
+    extra = family_of(config).extra_inputs(config)
+    if "image" in extra:
+        given["image"] = normal(3, batch, *extra["image"])
+    if "pooled" in extra:
         given["text_lengths"] = 3 + jnp.arange(batch, dtype=jnp.int32)
-        given["pooled"] = normal(4, batch, config.pooled_dim)
+        given["pooled"] = normal(4, batch, *extra["pooled"])
         given["guidance"] = jnp.linspace(1000.0, 6000.0, batch)
     return given
 

@@ -15,8 +15,8 @@ from jax.sharding import PartitionSpec as P
 from jaxload.ops.attention import SAVED, attention, attention_reference
 from jaxload.testing import assert_trees_close
 
-# By what they provoke: batch, queries, keys, heads, head width, lengths of keys. Blocks
-# are of 512 queries at most, and of 256 backward.
+# Batch, queries, keys, heads, head width and key lengths. Blocks have at most 512
+# queries, and 256 in the backward pass.
 CASES = {
     "odd": (2, 5, 7, 3, 5, None),
     "one-query": (2, 1, 9, 2, 8, None),
@@ -175,7 +175,7 @@ def test_memory_is_linear_in_tokens(direction):
 
 
 def _num_matmuls(jaxpr):
-    """Counts matmuls, including those of sub-programs for other platforms."""
+    """Counts matmuls, also in sub-programs for other platforms."""
     count = 0
     for equation in jaxpr.eqns:
         count += equation.primitive.name == "dot_general"
@@ -202,7 +202,7 @@ def test_what_is_saved_is_not_computed_again(policy, num_matmuls):
     assert _num_matmuls(jax.make_jaxpr(gradient)(q).jaxpr) == num_matmuls
 
 
-# Over the two devices of this process.
+# On the two devices of this process.
 
 
 SPECS = {
@@ -216,7 +216,7 @@ SPECS = {
     ),
     "tokens": (*[P(None, "device")] * 4, P()),
 }
-KEPT = ("batch", "heads", "keys-are-whole")  # Those that XLA need not gather for.
+KEPT = ("batch", "heads", "keys-are-whole")  # XLA need not gather for these.
 
 
 def _mesh(axis_type=AxisType.Auto):
@@ -245,6 +245,23 @@ def test_what_is_cut_stays_cut():
         assert array.sharding.is_equivalent_to(sharding, 4)
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [P("device"), P(None, "device"), P(None, None, None, "device")],
+    ids=["mapped", "batch", "heads"],
+)
+def test_under_vmap_on_a_mesh(spec):
+    *inputs, _ = _inputs((2, 4, 6, 2, 8, None))
+    inputs = [jnp.stack([x, x[::-1]]) for x in inputs]
+    placed = [jax.device_put(x, NamedSharding(_mesh(), spec)) for x in inputs]
+    run = jax.jit(jax.vmap(functools.partial(_value_and_grads, attention)))
+    results = run(*placed)
+    for i in range(2):
+        one = jax.tree.map(lambda x, i=i: x[i], results)
+        assert_trees_close(one, _float64(*(x[i] for x in inputs)))
+    assert "all-gather" not in str(run.lower(*placed).compile().as_text())
+
+
 @pytest.mark.parametrize("specs", ["batch", "heads"])
 def test_on_a_mesh_with_explicit_axes(specs):
     *inputs, _ = _inputs((2, 4, 6, 2, 8, None))
@@ -260,7 +277,7 @@ def test_on_a_mesh_with_explicit_axes(specs):
 
 @pytest.mark.parametrize("specs", ["batch", "heads", "keys-are-whole"])
 def test_under_shard_map(specs):
-    # With keys that all shards share, gradients are summed.
+    # If all shards share the keys, the gradients of keys are summed over shards.
     *inputs, _ = _inputs((2, 4, 6, 2, 8, None))
     if specs == "keys-are-whole":
         inputs[1:3] = (x[:1] for x in inputs[1:3])
@@ -313,7 +330,7 @@ Q, K = _of((2, 3, 4, 8)), _of((2, 5, 4, 8))
     ],
 )
 def test_refuses_arguments(q, k, v, lengths, message):
-    # Not by way of the annotations, which are checked in tests only.
+    # Without the checks of annotations, which only tests have.
     unchecked = inspect.unwrap(attention)
     with pytest.raises(ValueError, match=f"^attention: .*{message}"):
         jax.eval_shape(

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from benchmarks import h100
+from jaxload.targets.child_process import PLUGIN, run_python
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
-# Prints, by name of the program, custom calls and collectives, and temporary bytes; and
-# what cuDNN is asked for by ours and by JAX's own function.
+# Prints custom calls, collectives and temporary bytes of each program by name, and the
+# cuDNN calls of our function and of JAX's.
 PROGRAMS = """
 import collections, functools, json, re
 import jax
@@ -82,12 +82,12 @@ def cudnn_calls(attend, *lengths):
     k = spec(h100, P(), 2, 512, NUM_HEADS, HEAD_WIDTH)
     text = jax.jit(gradients).lower(q, k, k, q, *lengths).compile().as_text()
     calls = [line for line in text.splitlines() if "cudnn$" in line]
-    # Operands, and what is asked for; the seed is of dropout, of which there is none.
+    # Operands and attributes, without the seed of dropout, which is not used.
     noise = r'metadata=.*?\\}, |/\\*index=\\d\\*/|"seed": \\d+, '
     pattern = r"custom-call\\((.*?)\\), (.*)"
     return [re.search(pattern, re.sub(noise, "", call)).groups() for call in calls]
 
-# It wants to see the library before it traces.
+# JAX's function requires the cuDNN library when it is traced.
 cudnn.check_cudnn_version = lambda: 91000
 width = NUM_HEADS * HEAD_WIDTH
 h100 = mesh(1)
@@ -123,10 +123,10 @@ ONCE_EACH_WAY = {"__cudnn$fmhaSoftmax": 1, "__cudnn$fmhaSoftmaxBackward": 1}
 @pytest.fixture(scope="module")
 def programs(missing):
     """Compiles all programs in a child process; returns their descriptions."""
-    if not h100.PLUGIN.is_dir():
+    if not PLUGIN.is_dir():
         remedy = "run `make test REQUIRE=cpu,cuda`"
-        missing("cuda", f"JAX's CUDA plugin is not in {h100.PLUGIN}; {remedy}")
-    return json.loads(h100.run_python("-c", PROGRAMS))
+        missing("cuda", f"JAX's CUDA plugin is not in {PLUGIN}; {remedy}")
+    return json.loads(run_python("-c", PROGRAMS))
 
 
 @pytest.mark.parametrize("name", ["32760 tokens", "odd tokens", "float16"])
@@ -147,7 +147,7 @@ def test_cudnn_is_asked_for_what_jax_asks_it_for(programs):
     for (operands, what), (jax_operands, jax_what) in zip(ours, of_jax, strict=True):
         assert '"mask_type": "PADDING"' in what
         assert what == jax_what
-        # Of our keys and their lengths, padding has been taken out before.
+        # Our key lengths were clipped before, since padding is removed.
         *_, queries, keys = operands.split(", ")
         *_, jax_queries, jax_keys = jax_operands.split(", ")
         assert queries == jax_queries

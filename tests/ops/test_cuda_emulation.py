@@ -147,6 +147,19 @@ __global__ void Diverges(int how, float* y) {
     case 7:  // Allowed: a barrier does not wait for threads that returned.
       if (i % 2 == 0) return;
       __syncthreads();
+      break;
+    case 8:  // Lines of the same number in two headers.
+#line 1 "first.cuh"
+      if (i < 32) __syncthreads();
+#line 1 "second.cuh"
+      if (i >= 32) __syncthreads();
+      break;
+    case 9:
+#line 1 "first.cuh"
+      if (i == 7) value = __shfl_xor_sync(kAll, value, 1);
+#line 1 "second.cuh"
+      if (i != 7) value = __shfl_xor_sync(kAll, value, 1);
+#line 1000 "kernels.cu"
   }
   __stwb(y + i, value);
 }
@@ -261,7 +274,7 @@ def _run(library: Library, function: str, *arguments, x=None, y=None, **options)
     )
 
 
-# Threads that wait for each other.
+# Synchronization of threads.
 
 
 def _block_sum(library: Library, missing: int, seed: int) -> np.ndarray:
@@ -319,7 +332,11 @@ def test_shuffles_parts_of_a_warp(library: Library, seed: int):
 @pytest.mark.parametrize(
     ("how", "threads", "message"),
     [
-        (0, 64, r"divergent __syncthreads in line \d+: others are at that of line"),
+        (
+            0,
+            64,
+            r"divergent __syncthreads in line \d+ of kernels.cu: others .* in line",
+        ),
         (1, 32, r"divergent __shfl_xor_sync\(0xf{8}\).* waits for lane 7, .*returned"),
         (1, 20, r"waits for lane (7, which has returned|20, which does not exist)"),
         (2, 32, r"__shfl_xor_sync.* waits for lane 7, which is at __syncthreads in"),
@@ -327,6 +344,8 @@ def test_shuffles_parts_of_a_warp(library: Library, seed: int):
         (4, 32, r"__shfl_xor_sync\(0x000000ff\).*: lane \d+ is not in the mask"),
         (5, 32, r"__shfl_down_sync\(0x000000ff\).*lane 7 reads lane 8, which is not"),
         (6, 32, r"divergent __syncwarp.*: lane 7 waits for lane \d, .* returned"),
+        (8, 64, r"in line 1 of (first|second).cuh: .* in line 1 of (first|second).cuh"),
+        (9, 32, r"in line 1 of second.cuh: .* waits .* in line 1 of first.cuh"),
     ],
     ids=[
         "two-barriers",
@@ -337,6 +356,8 @@ def test_shuffles_parts_of_a_warp(library: Library, seed: int):
         "not-in-mask",
         "reads-outside-mask",
         "syncwarp",
+        "barriers-of-two-files",
+        "shuffles-of-two-files",
     ],
 )
 def test_refuses_divergence(library: Library, how, threads, message, seed):
@@ -345,7 +366,7 @@ def test_refuses_divergence(library: Library, how, threads, message, seed):
     )
     with pytest.raises(EmulationError, match=where):
         _run(library, "diverges", how, "y", threads, y=((64,), np.float32), seed=seed)
-    # And can be used again.
+    # The library remains usable.
     np.testing.assert_array_equal(_block_sum(library, missing=0, seed=seed), 0)
 
 
@@ -367,8 +388,8 @@ def test_copies(library: Library):
 @pytest.mark.parametrize(
     ("size_x", "size_y", "message"),
     [
-        (999, 1000, r"load of 16 bytes at byte 15984 of x in line \d+: out of bounds"),
-        (1000, 999, r"store of 16 bytes at byte 15984 of y in line \d+: out of bounds"),
+        (999, 1000, r"load of 16 bytes at byte 15984 of x in line \d+ of .*: out of"),
+        (1000, 999, r"store of 16 bytes at byte 15984 of y in line \d+ of .*: out of"),
         (999.5, 1000, r"load of 16 bytes at byte 15984 of x .*: .* it has 15992"),
     ],
     ids=["load", "store", "half-inside"],
@@ -483,7 +504,7 @@ def test_reads_what_does_not_fit_every_time(library: Library, blocks: int):
     assert traffic["x"].hbm_read > 0.95 * (3 << 20)
 
 
-# The host's side.
+# Host functions.
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def test_matches_float64(operation, shape, dtype):
     _assert_matches_float64(operation, *_inputs(operation, shape, dtype))
 
 
-# Launches depend on the device, and its order of threads, warps and blocks is its own.
+# Launches depend on the device, which may run threads, warps and blocks in any order.
 DEVICES = [
     pytest.param({"seed": 1}, id="any-order"),
     pytest.param({"seed": 2, "num_sms": 1, "blocks_per_sm": 1}, id="one-block"),
@@ -111,7 +111,7 @@ DEVICES = [
     pytest.param({"seed": 7, "num_runs": 512}, id="one-token-runs"),
 ]
 
-# For each kernel there is a device on which its runs have several rows for each team.
+# On some device, each kernel has runs with several rows per team.
 SHAPES_OF_RUNS = [
     pytest.param((2, 37, 1536), id="16-columns"),
     pytest.param((2, 70, 256), id="one-warp-teams"),
@@ -138,13 +138,13 @@ def test_gives_the_same_bits_in_any_order(operation):
 
 
 def _assert_takes_misaligned(operation, name):
-    # Four bytes off: no vector may be read from there, or written.
+    # Off by four bytes, so that no vector may be loaded or stored.
     _assert_matches_float64(
         operation, *_inputs(operation, (2, 5, 64), "bfloat16"), byte_offsets={name: 4}
     )
 
 
-# Statistics, and sums over all tokens, are accessed one by one.
+# Without statistics and sums over tokens, which are not accessed as vectors.
 @pytest.mark.parametrize("name", ["x", "scale", "shift", "y", "dy", "dx", "workspace"])
 def test_takes_buffers_that_are_not_aligned(operation, name):
     _assert_takes_misaligned(operation, name)
@@ -162,7 +162,7 @@ def test_takes_empty_arrays(operation, shape):
     assert [r.shape for r in results] == [shape] * len(results)
     for gradient, argument in zip(grads, arguments, strict=True):
         assert gradient.shape == argument.shape
-        assert not gradient.any()  # No tokens: a sum of nothing, for each sample.
+        assert not gradient.any()  # Sums over zero tokens.
 
 
 @pytest.mark.parametrize("launch", [0, 1])
@@ -182,12 +182,12 @@ def test_returns_errors_of_launches(operation, launch):
 UNGATED, GATED = 0, 1
 TEAMS, LARGEST_TEAM, WIDE = (2, 37, 648), (2, 4, 5120), (2, 4, 8200)
 
-# Each of these is a mistake that was easy to make, in what this operation runs at this
+# Mistakes that are easy to make. Each is in a kernel that this operation runs at this
 # width.
 MISTAKES = {
     "a wrong mask": (
         *(UNGATED, TEAMS),
-        "if (columns.Holds(i / Held::kPerPiece))",
+        "if (columns.Holds(i / Held::kPerPacket))",
         "if (true)",
     ),
     "a missing barrier": (
@@ -222,7 +222,7 @@ MISTAKES = {
     ),
     "the first row again": (
         *(GATED, LARGEST_TEAM),
-        "if constexpr (!kLoadsAhead) next = load(row);",
+        "if constexpr (!kPrefetches) next = load(row);",
         "",
     ),
     "sums of the last row only": (
@@ -234,12 +234,22 @@ MISTAKES = {
 }
 
 
+def _plant(right: str, wrong: str, directory: Path) -> emulation.Library:
+    """Builds the kernels from copies of their sources with a mistake in them."""
+    kernels = (emulation.FORWARD, emulation.BACKWARD)
+    sources = [*kernels, *emulation.FFI.glob("layer_norm_modulate*.cuh")]
+    texts = {source.name: source.read_text() for source in sources}
+    assert any(right in text for text in texts.values())
+    for name, text in texts.items():
+        (directory / name).write_text(text.replace(right, wrong))
+    planted = [directory / source.name for source in kernels]
+    return emulation.Library([emulation.BINDING, *planted])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_finds_mistakes(operations, mistake, tmp_path, monkeypatch):
     number, shape, right, wrong = MISTAKES[mistake]
-    source = emulation.FFI / "layer_norm_modulate.cu"
-    assert right in source.read_text()
     operation = operations[number]
     inputs = _inputs(operation, shape, "bfloat16")
 
@@ -248,16 +258,13 @@ def test_finds_mistakes(operations, mistake, tmp_path, monkeypatch):
             _assert_matches_float64(operation, *inputs, seed=seed, num_sms=3)
 
     check()
-    planted = tmp_path / source.name
-    planted.write_text(source.read_text().replace(right, wrong))
-    binding = emulation.HERE / "layer_norm_modulate.cc"
-    library = emulation.Library([planted, binding])
+    library = _plant(right, wrong, tmp_path)
     monkeypatch.setattr(emulation, "_layer_norm_modulate", lambda: library)
     with pytest.raises((AssertionError, EmulationError)):
         check()
 
 
-# What they move.
+# Memory traffic.
 
 
 def _assert_moves_each_byte_once(result, reads, writes, limit):
@@ -285,7 +292,7 @@ def test_moves_each_byte_once(operation, dtype):
         _assert_moves_each_byte_once(backward, ["x", "dy"], ["dx"], 1.05)
 
 
-# What nvcc makes of them.
+# Code that nvcc generates.
 
 
 @pytest.fixture(scope="module")
@@ -296,10 +303,17 @@ def nvcc(missing) -> str:
     return found or missing("cuda", "there is no nvcc; `make cuda` gets one from PyPI")
 
 
+# Sources and numbers of kernels: three types, gated or not, in four teams. Backward has
+# two more, which add up the sums of the runs.
+PASSES = [
+    pytest.param(emulation.FORWARD, 24, id="forward"),
+    pytest.param(emulation.BACKWARD, 26, id="backward"),
+]
+
+
 def _compile(
-    nvcc: str, tmp_path: Path, *flags: str
+    nvcc: str, source: Path, tmp_path: Path, *flags: str
 ) -> subprocess.CompletedProcess[str]:
-    source = emulation.FFI / "layer_norm_modulate.cu"
     command = [nvcc, "-std=c++17", "-O3", *flags, str(source)]
     return subprocess.run(
         command, cwd=tmp_path, capture_output=True, text=True, check=True
@@ -309,30 +323,31 @@ def _compile(
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", [80, 90, 100])
-def test_does_not_spill(architecture, nvcc, tmp_path):
+@pytest.mark.parametrize(("source", "num_kernels"), PASSES)
+def test_does_not_spill(source, num_kernels, architecture, nvcc, tmp_path):
     code = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
     flags = (code, "-Xptxas=-v", "-c", "-o", "kernels.o")
-    log = _compile(nvcc, tmp_path, *flags).stderr
+    log = _compile(nvcc, source, tmp_path, *flags).stderr
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
-    num_kernels = len(re.findall(r"Compiling entry function", log))
-    assert num_kernels == len(spills) > 30
+    assert log.count("Compiling entry function") == len(spills) == num_kernels
     assert set(spills) == {("0", "0")}, log
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
-def test_moves_128_bits_at_once(nvcc, tmp_path):
-    _compile(nvcc, tmp_path, "-arch=compute_80", "-ptx", "-o", "kernels.ptx")
+@pytest.mark.parametrize("source", [emulation.FORWARD, emulation.BACKWARD])
+def test_moves_128_bits_at_once(source, nvcc, tmp_path):
+    _compile(nvcc, source, tmp_path, "-arch=compute_80", "-ptx", "-o", "kernels.ptx")
     ptx = (tmp_path / "kernels.ptx").read_text()
-    # By their mangled names: ...Team<columns, threads, vectorized>.
+    # Mangled names contain Team<columns, threads, vectorized>.
     kernels = re.findall(
         r"\.entry (\w*(Fwd|Bwd)Kernel\w*4TeamILi\d+ELi\d+ELb(\d)E\w*)(.*?)\n}",
         ptx,
         flags=re.DOTALL,
     )
-    assert len(kernels) > 20
-    # Of single values, a pass has none but the statistics: one stores mean and rstd,
-    # the other loads them for its first row and then for the next.
+    assert len(kernels) == 18  # Three types, gated or not, in three teams.
+    # Only statistics are accessed as single values. The forward pass stores mean and
+    # rstd; the backward pass loads both for its first row and then for the next.
     singles = {"Fwd": {"st.global.wb.f32": 2}, "Bwd": {"ld.global.nc.f32": 4}}
     # Activations, modulations, and results.
     vectors = {"ld.global.cs.v4.u32", "ld.global.nc.v4.f32", "st.global.wb.v4.u32"}

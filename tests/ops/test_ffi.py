@@ -25,7 +25,7 @@ def test_kernels_are_there_where_they_are_required(platform, required_platforms)
 
 
 def test_only_platforms_that_exist_are_required(required_platforms):
-    # A name with a typo in it would require nothing.
+    # A misspelled name would require nothing.
     assert {*required_platforms} <= {"", "cpu", "cuda"}
 
 
@@ -99,7 +99,7 @@ def test_says_so_on_a_gpu_without_its_kernels(
     assert caplog.text.count("make cuda") == num_warnings
 
 
-# What the targets refuse.
+# Arguments that the targets refuse.
 
 B, S, D, NUM_RUNS = 2, 3, 4, 2
 BSD, BS, BD = (B, S, D), (B, S), (B, D)
@@ -192,9 +192,9 @@ def _refuses(target, message):
 
 @pytest.mark.usefixtures("cpu_kernels")
 @pytest.mark.parametrize("target", TARGETS)
-def test_accepts_what_fits(target):
+def test_accepts_valid_buffers(target):
     results = dict(zip(target.results, target(), strict=True))
-    results.pop("workspace", None)  # Whatever was left there.
+    results.pop("workspace", None)  # Its content is undefined.
     assert all(jnp.isfinite(result).all() for result in results.values())
 
 
@@ -252,7 +252,7 @@ def test_refuses_an_eps(eps, target):
 
 # Threads.
 
-# Long enough for several threads, and for tokens that one of them takes alone.
+# Large enough for several threads.
 ON_SOME_CORES = """
 import hashlib
 import os

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import h100
 from jaxload import targets
 from jaxload.ops import _ffi
+from jaxload.targets.child_process import PLUGIN, run_python
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -21,8 +21,8 @@ def tools(missing):
     remedy = "run `make test REQUIRE=cpu,cuda`"
     if "cuda" not in _ffi.platforms():
         missing("cuda", f"jaxload._ffi was built without CUDA; {remedy}")
-    if not h100.PLUGIN.is_dir():
-        missing("cuda", f"JAX's CUDA plugin is not in {h100.PLUGIN}; {remedy}")
+    if not PLUGIN.is_dir():
+        missing("cuda", f"JAX's CUDA plugin is not in {PLUGIN}; {remedy}")
 
 
 DEVICES = """
@@ -33,7 +33,7 @@ for device in targets.H100.devices(8):
 
 
 def test_devices_are_as_many_as_asked_for():
-    devices = h100.run_python("-c", DEVICES).splitlines()
+    devices = run_python("-c", DEVICES).splitlines()
     assert devices == [f"gpu {targets.H100.device_kind} {i}" for i in range(8)]
 
 
@@ -57,7 +57,7 @@ print(json.dumps({{
 @pytest.fixture(scope="module")
 def sharded_programs():
     """Compiles the programs of sharded_programs.py for eight H100s."""
-    return json.loads(h100.run_python("-c", SHARDED))
+    return json.loads(run_python("-c", SHARDED))
 
 
 def _num_elements(collectives):
@@ -82,7 +82,8 @@ def test_kernels_run_on_shards(sharded_programs):
 
 @pytest.mark.parametrize("num_devices", [1, 8])
 def test_a_block_needs_less_memory(num_devices, capsys):
-    report = h100.run("block", str(num_devices), "2048", "1536")
+    arguments = ("block", str(num_devices), "2048", "1536")
+    report = json.loads(run_python("-m", "benchmarks.h100", *arguments))
     kernel, plain = report["kernel"], report["plain"]
     with capsys.disabled():
         print(

@@ -78,7 +78,7 @@ def test_shards_match_float64(sharded_programs, operation, cut, axis_type):
     assert_trees_close((results, grads), desired)
 
 
-# Over the two devices of this process.
+# On the two devices of this process.
 
 
 def _results_and_grads(operation, arguments, cotangents):
@@ -120,7 +120,7 @@ SPECS = {"batch": {"batch": "data"}, "tokens": {"tokens": "data"}}
 @pytest.mark.parametrize("specs", SPECS)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_under_shard_map(operation, specs, dtype):
-    # With cut tokens all shards have the same modulations: gradients are summed.
+    # If tokens are sharded, all shards share the modulations: gradients are summed.
     arguments, cotangents = _specs(operation, **SPECS[specs])
     mapped = jax.jit(
         jax.shard_map(
@@ -138,7 +138,7 @@ def test_under_shard_map(operation, specs, dtype):
     assert summed == ["2x8xf32"] * (num_modulations if specs == "tokens" else 0)
 
 
-# One axis is for shard_map, and XLA has the other to itself.
+# shard_map has one mesh axis, and XLA partitions over the other.
 @pytest.mark.parametrize("shape", [(2, 1), (1, 2)])
 @pytest.mark.parametrize("specs", SPECS)
 def test_under_partial_shard_map(operation, specs, shape):
@@ -157,7 +157,7 @@ def test_under_partial_shard_map(operation, specs, shape):
 
 
 def test_under_vmap(operation):
-    # The axis that is cut is one that the kernel does not know of.
+    # The sharded axis is the one that vmap maps.
     inputs = operation.inputs((2, 2, 4, 8))
     placed = jax.device_put(inputs, NamedSharding(_mesh(2), P("data")))
     mapped = jax.jit(jax.vmap(functools.partial(_results_and_grads, operation)))
@@ -185,7 +185,7 @@ def test_in_a_scan(operation):
 
 
 def test_tokens_that_do_not_divide(operation):
-    # XLA pads the second shard of seven tokens; what it pads with must not be summed.
+    # XLA pads the second shard of seven tokens; the padding must not be summed.
     @jax.jit
     def run(arguments, cotangents):
         return _results_and_grads(operation, *_first_tokens(arguments, cotangents))
@@ -223,8 +223,8 @@ def test_arrays_without_a_mesh_of_their_own(operation):
 
 
 @pytest.mark.usefixtures("cpu_kernels")
-def test_programs_with_another_eps_are_others_to_the_compile_cache():
-    # It may ignore the address of the object that partitions a call, and has to.
+def test_the_compile_cache_distinguishes_eps():
+    # The cache key omits the address of the object that partitions a call.
     sharding = NamedSharding(_mesh(2), P("data"))
     x_BSD = jax.ShapeDtypeStruct((2, 4, 8), jnp.float32, sharding=sharding)
     scale_BD = jax.ShapeDtypeStruct((2, 8), jnp.float32, sharding=sharding)
@@ -239,7 +239,7 @@ def test_programs_with_another_eps_are_others_to_the_compile_cache():
     assert lower(1e-6) == lower(1e-6) != lower(1e-5)
 
 
-def test_kernels_of_the_same_types_are_others_to_the_compile_cache():
+def test_the_compile_cache_distinguishes_kernels_of_the_same_types():
     sharding = NamedSharding(_mesh(2), P("data"))
     x_BSD = jax.ShapeDtypeStruct((2, 4, 8), jnp.float32, sharding=sharding)
 

@@ -20,7 +20,7 @@ POLICIES = ["lockstep", "mixed"]
 
 @pytest.fixture(scope="module", params=POLICIES)
 def plan(request: pytest.FixtureRequest, plan_of: Callable[..., Plan]) -> Plan:
-    """A plan for two replicas, of each policy."""
+    """Returns a plan for two replicas, once for each policy."""
     return plan_of(COUNTS, num_replicas=2, policy=request.param, max_buckets=4)
 
 
@@ -42,7 +42,7 @@ def epoch(plan: Plan) -> dict[Shape, collections.Counter[int]]:
     return dict(seen)
 
 
-def test_as_many_samples_give_the_same_deal(plan: Plan):
+def test_equal_numbers_of_samples_give_the_same_deal(plan: Plan):
     found = apply_plan(plan, samples(COUNTS))
     assert found.buckets == plan.buckets
     assert found.patterns == plan.patterns
@@ -53,7 +53,7 @@ def test_as_many_samples_give_the_same_deal(plan: Plan):
     assert (found.budget, found.cost_model) == (plan.budget, plan.cost_model)
 
 
-def test_as_many_samples_are_not_dealt_again(plan: Plan):
+def test_equal_numbers_of_samples_are_not_dealt_again(plan: Plan):
     other = dataclasses.replace(plan, patterns=plan.patterns[::-1])
     assert apply_plan(other, samples(COUNTS)).patterns == other.patterns
     if plan.config.policy == "mixed":
@@ -70,7 +70,7 @@ def test_other_numbers_run_the_same_programs_and_every_sample(plan: Plan):
     for shape, seen in epoch(found).items():
         assert set(seen.values()) == {1}
         batches = [b.batch for b in found.buckets if b.shape == shape]
-        # Less than a micro-batch of each replica waits for the next epoch.
+        # Less than a micro-batch of each replica is carried over.
         missing = counts[shape] - len(seen)
         assert 0 <= missing < max(batches) * plan.num_replicas
     if plan.config.policy == "mixed":
@@ -87,7 +87,7 @@ def test_shapes_that_the_plan_lacks_are_counted(plan: Plan):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_shapes_that_have_become_too_rare_are_counted_once(
+def test_shapes_with_too_few_samples_are_counted_once(
     plan_of: Callable[..., Plan], policy: str
 ):
     plan = plan_of(
@@ -102,7 +102,9 @@ def test_shapes_that_have_become_too_rare_are_counted_once(
     assert (left_out.count, left_out.examples) == (3, ("1x8x8 (3)",))
 
 
-def test_a_shape_short_of_a_sample_gets_a_smaller_batch(plan_of: Callable[..., Plan]):
+def test_a_shape_that_lacks_one_sample_gets_a_smaller_batch(
+    plan_of: Callable[..., Plan],
+):
     plan = plan_of(COUNTS, num_replicas=2, max_buckets=4)
     (planned,) = (b for b in plan.buckets if b.shape == SMALL)
     count = 2 * planned.batch - 1
@@ -114,7 +116,7 @@ def test_a_shape_short_of_a_sample_gets_a_smaller_batch(plan_of: Callable[..., P
     assert sum(epoch(found)[SMALL].values()) == 2 * bucket.batch
 
 
-def test_too_few_for_the_larger_of_two_batches_run_in_the_smaller(
+def test_too_few_samples_for_the_larger_batch_run_in_the_smaller(
     plan_of: Callable[..., Plan],
 ):
     plan = plan_of(COUNTS, num_replicas=2, policy="mixed", max_buckets=4)
@@ -129,10 +131,10 @@ def test_too_few_for_the_larger_of_two_batches_run_in_the_smaller(
     assert few - len(epoch(found)[shape]) < min(batches[shape])
 
 
-def test_nothing_in_common_is_one_line(plan: Plan):
+def test_a_dataset_without_planned_shapes_is_one_line(plan: Plan):
     message = (
-        "the plan has none of the dataset's shapes with enough samples: it has 1x8x8@.*"
-        r", the dataset 2x8x8 \(30\); plan again for this dataset"
+        "the plan has none of the dataset's shapes with enough samples: the plan has "
+        r"1x8x8@.*, the dataset has 2x8x8 \(30\); plan again for this dataset"
     )
     with pytest.raises(InputError, match=message) as error:
         apply_plan(plan, samples({Shape(2, 8, 8): 30}))

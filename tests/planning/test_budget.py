@@ -1,11 +1,11 @@
 """Tests the memory budget of a run: in bytes if known, else in tokens."""
 
 import pytest
-from rich.console import Console
 
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.program import Layout
 from jaxload.config import Config, override_all
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.analytic_cost import analytic_cost
@@ -27,7 +27,7 @@ DEVICE_BYTES = 80_000_000_000
         (BalanceConfig(max_tokens=64), 0, 0),
     ],
 )
-def test_given_bytes_rule_over_those_of_the_device(
+def test_configured_bytes_override_the_memory_of_the_device(
     config: BalanceConfig, memory_bytes: int, budget: int
 ):
     assert memory_budget(config, memory_bytes) == budget
@@ -48,19 +48,21 @@ def memory_of(
     return make_memory(config, hardware, costs, Console(quiet=True))
 
 
-def test_bytes_rule_where_the_device_tells_them(debug_config: Config):
+def test_the_budget_is_in_bytes_if_the_device_reports_its_memory(debug_config: Config):
     memory = memory_of(debug_config, memory_bytes=DEVICE_BYTES)
     assert isinstance(memory, CompiledMemory)
     assert memory.source.startswith("76,000,000,000 bytes of each device")
 
 
-def test_given_bytes_rule_where_the_device_tells_nothing(debug_config: Config):
+def test_configured_bytes_are_the_budget_if_the_device_reports_none(
+    debug_config: Config,
+):
     memory = memory_of(debug_config, "balance.max_bytes=5000")
     assert isinstance(memory, CompiledMemory)
     assert memory.source.startswith("5,000 bytes of each device")
 
 
-def test_tokens_rule_where_nothing_is_told(debug_config: Config):
+def test_the_budget_is_in_tokens_if_no_bytes_are_known(debug_config: Config):
     assignments = ("balance.max_tokens=640", "balance.batch_multiple=4")
     memory = memory_of(debug_config, *assignments, "model.remat=auto")
     assert memory == TokenMemory(
@@ -68,7 +70,7 @@ def test_tokens_rule_where_nothing_is_told(debug_config: Config):
     )
 
 
-def test_no_budget_at_all_is_one_line(debug_config: Config):
+def test_a_missing_budget_is_one_line(debug_config: Config):
     message = (
         "balance.max_tokens=0: fake does not tell how much memory it has; set "
         "balance.max_tokens to the tokens that fit on a device, or balance.max_bytes, "
@@ -78,8 +80,8 @@ def test_no_budget_at_all_is_one_line(debug_config: Config):
         memory_of(debug_config)
 
 
-def test_bytes_of_devices_that_are_not_here_are_one_line(debug_config: Config):
-    message = "balance.max_bytes=5000: bytes are compiled, .* not here; name .*--target"
+def test_a_budget_in_bytes_for_absent_devices_is_one_line(debug_config: Config):
+    message = "balance.max_bytes=5000: a budget in bytes .* not here; name .*--target"
     with pytest.raises(InputError, match=message):
         memory_of(debug_config, "balance.max_bytes=5000", compiles=False)
 
@@ -87,7 +89,7 @@ def test_bytes_of_devices_that_are_not_here_are_one_line(debug_config: Config):
 # --- Devices ---
 
 
-def test_devices_that_are_not_here_have_no_compiler(debug_config: Config):
+def test_absent_devices_have_no_compiler(debug_config: Config):
     hardware = find_hardware(debug_config, target=None, num_devices=6)
     assert hardware.mesh == MeshConfig(replica=6)
     assert (hardware.compiler, hardware.lowering) == (None, None)

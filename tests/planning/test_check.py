@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from jaxload.balance.program import Layout
 from jaxload.config import Config, override_all
+from jaxload.console import Console
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
@@ -31,7 +31,7 @@ MakePlan = Callable[..., Plan]
 
 @pytest.fixture(scope="module")
 def plan(plan_of: MakePlan) -> Plan:
-    """A plan for two replicas of two devices."""
+    """Returns a plan for two replicas of two devices."""
     mesh = MeshConfig(replica=2, fsdp=2)
     return plan_of(COUNTS, num_replicas=2, mesh=mesh, max_tokens=16)
 
@@ -102,12 +102,12 @@ def test_another_model_is_refused_with_its_field_and_both_values(
     ("planned", "given", "refused"),
     [
         ("none", "none", False),
-        ("full", "auto", False),  # Each program of the plan has its own.
+        ("full", "auto", False),  # Each program of the plan has its own remat policy.
         ("auto", "full", True),
         ("none", "full", True),
     ],
 )
-def test_remat_is_the_plans_to_choose_if_it_is_auto(
+def test_any_planned_remat_is_accepted_if_the_run_has_auto(
     debug_config: Config, plan: Plan, planned: str, given: str, refused: bool
 ):
     plan = dataclasses.replace(plan, model={**plan.model, "remat": planned})
@@ -153,10 +153,10 @@ def test_fewer_groups_than_replicas_run_them_in_turn(
     assert found.dataset == debug_manifest.digest()
 
 
-def test_shapes_of_a_dataset_with_more_content_take_no_planned_ones_place(
+def test_other_shapes_do_not_replace_planned_shapes(
     debug_config: Config, debug_manifest: Manifest, plan: Plan, tmp_path: Path
 ):
-    # The longest clips have the most content; the plan, of two shapes, has others.
+    # The longest clips have the most content, but not one of the plan's two shapes.
     assert plan.config.max_buckets == 2
     found = begin(
         debug_config, debug_manifest, plan, tmp_path / "plan.json", replica=2, fsdp=2
@@ -193,7 +193,7 @@ def test_a_run_is_laid_out_on_another_mesh(plan_of: MakePlan):
         program = before.program
         assert after.program == dataclasses.replace(program, layout=Layout(batch=2))
         assert after.num_samples == before.num_samples
-        assert after.num_bytes == 0  # Those were of other devices.
+        assert after.num_bytes == 0  # The bytes on other devices are unknown.
     before, after = plan.schedule(0), found.schedule(0)
     for step in range(4):
         for replica in range(2):
@@ -204,7 +204,7 @@ def test_a_run_is_laid_out_on_another_mesh(plan_of: MakePlan):
     assert from_dict(json.loads(to_json(found)), name="plan") == found
 
 
-def test_a_run_on_as_many_devices_per_replica_stays_as_it_is(plan: Plan):
+def test_a_plan_for_equal_groups_keeps_its_programs(plan: Plan):
     mesh = MeshConfig(replica=1, fsdp=2)
     assert lay_out(plan, mesh) == dataclasses.replace(plan, mesh=mesh)
 
@@ -224,8 +224,8 @@ def test_batches_that_devices_cannot_share_name_a_mesh_that_works(
     check_num_groups(lay_out(plan, works), works.replica)
 
 
-def test_devices_that_no_mesh_suits_are_too_many(plan_in_sixes: MakePlan):
-    # 6 does not divide 8 devices, and with 2 one of 4 groups would have no work.
+def test_if_no_mesh_suits_fewer_devices_are_suggested(plan_in_sixes: MakePlan):
+    # fsdp=6 does not divide 8 devices; with fsdp=2, one of 4 groups would have no work.
     plan = plan_in_sixes(3)
     message = refusal(lambda: lay_out(plan, MeshConfig(replica=1, fsdp=8)))
     assert "; use 6 devices with mesh.fsdp=6 (" in message

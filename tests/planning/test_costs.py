@@ -1,17 +1,17 @@
-"""Tests of jaxload.planning.costs and timing, with a fake clock."""
+"""Tests of jaxload.planning.costs and step_times, with a fake clock."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from jaxload.balance.program import REMATS, Grid, Program
-from jaxload.balance.regression import CostFit, Timing, fit_costs
+from jaxload.balance.regression import Calibration, Timing, regress_costs
 from jaxload.config import Config, override_all
+from jaxload.console import Console
 from jaxload.errors import InputError
-from jaxload.planning import timing
+from jaxload.planning import step_times
 from jaxload.planning.analytic_cost import analytic_cost
 from jaxload.planning.costs import make_cost_model
 from jaxload.planning.model_record import as_json
@@ -40,13 +40,13 @@ def lowering(debug_config: Config) -> Lowering:
 def test_measured_costs_are_regressed_and_named(
     monkeypatch: pytest.MonkeyPatch, debug_config: Config, lowering: Lowering
 ):
-    monkeypatch.setattr(timing, "measure_steps", lambda *_, **__: TIMINGS)
-    fit = timing.measure_costs(
+    monkeypatch.setattr(step_times, "measure_steps", lambda *_, **__: TIMINGS)
+    calibration = step_times.measure_costs(
         debug_config, lowering, budget=0, seconds=1.0, console=QUIET
     )
-    assert fit.cost(3, 48) == pytest.approx(seconds(3, 48), rel=1e-3)
-    assert fit.source.startswith("regressed from 9 micro-steps on 1 x")
-    assert fit.remat == "none"
+    assert calibration.cost(3, 48) == pytest.approx(seconds(3, 48), rel=1e-3)
+    assert calibration.source.startswith("regressed from 9 micro-steps on 1 x")
+    assert calibration.remat == "none"
 
 
 @pytest.mark.parametrize("costs", ["measure", "file"])
@@ -57,10 +57,10 @@ def test_measured_costs_price_every_policy(
     tmp_path: Path,
     costs: str,
 ):
-    def measure(config: Config, given: Lowering, **options: object) -> CostFit:
+    def measure(config: Config, given: Lowering, **options: object) -> Calibration:
         assert options["seconds"] == 12.5
         assert given is lowering
-        return fit_costs(
+        return regress_costs(
             TIMINGS,
             source="measured once",
             remat="attention",
@@ -70,14 +70,14 @@ def test_measured_costs_price_every_policy(
     monkeypatch.setattr("jaxload.planning.costs.measure_costs", measure)
     assignments = ["balance.costs=measure", "balance.measure_seconds=12.5"]
     if costs == "file":
-        path = tmp_path / "fit.json"
-        fit = fit_costs(
+        path = tmp_path / "calibration.json"
+        calibration = regress_costs(
             TIMINGS,
             source="measured once",
             remat="attention",
             model=as_json(debug_config.model),
         )
-        path.write_text(json.dumps(fit.to_dict()))
+        path.write_text(json.dumps(calibration.to_dict()))
         assignments = [f"balance.costs={path}"]
     config = override_all(debug_config, assignments)
     model = make_cost_model(config, QUIET, lowering, budget=0)
@@ -87,7 +87,7 @@ def test_measured_costs_price_every_policy(
         remat: model(Program(form=Grid(4, 8, 8), batch=3, remat=remat))
         for remat in REMATS
     }
-    # As measured with the policy that was timed; others by their share of the FLOPs.
+    # The timed policy has its measured cost; others are scaled by their FLOPs.
     assert costs_of["attention"] == pytest.approx(seconds(3, 64), rel=1e-6)
     assert costs_of["none"] <= costs_of["attention"] < costs_of["full"]
     analytic = analytic_cost(config.model)
@@ -103,7 +103,7 @@ def test_measured_costs_price_every_policy(
         assert len(set(counted)) > 1
 
 
-def test_costs_are_analytic_unless_others_are_named(debug_config: Config):
+def test_costs_are_analytic_by_default(debug_config: Config):
     model = make_cost_model(debug_config, QUIET, None, budget=0)
     assert model == analytic_cost(debug_config.model)
     assert model.source.startswith("analytic: ")
@@ -129,20 +129,20 @@ def test_a_target_cannot_be_timed(debug_config: Config):
         (lambda path: None, "cannot be read (No such file or directory)"),
         (lambda path: path.mkdir(), "cannot be read (Is a directory)"),
         (lambda path: path.write_text("{"), "not JSON"),
-        (lambda path: path.write_text("[]"), "not a cost fit"),
+        (lambda path: path.write_text("[]"), "not a calibration"),
         (lambda path: path.write_text('{"format": 1}'), "format 1, expected 3"),
     ],
 )
-def test_a_file_that_is_no_fit_is_one_line(
+def test_an_invalid_calibration_file_is_one_line(
     debug_config: Config,
     tmp_path: Path,
     write: Callable[[Path], object],
     message: str,
 ):
-    path = tmp_path / "fit.json"
+    path = tmp_path / "calibration.json"
     write(path)
     config = override_all(debug_config, [f"balance.costs={path}"])
     found = error_of(config, None)
-    assert found.startswith(f"fit {path}: ")
+    assert found.startswith(f"calibration {path}: ")
     assert message in found
     assert "jaxload.calibrate" in found

@@ -3,13 +3,13 @@
 import dataclasses
 
 import pytest
-from rich.console import Console
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.analytic_cost import analytic_cost
@@ -26,14 +26,14 @@ from tests.planning.fake_compiler import FIXED, FakeCompiler, line
 SHAPES = tuple(Shape(f, 4, 4) for f in (1, 4, 8, 16, 32))
 
 
-# Slower policies compute more for each token, and nothing is paid per micro-batch.
+# Slower policies cost more per token, and there is no fixed cost.
 COSTS = CostModel(
     laws={
         remat: CostLaw(fixed=0.0, per_sample=0.0, per_token=p, per_token_squared=0.01)
         for remat, p in zip(REMATS, (3.0, 3.5, 4.0), strict=True)
     },
     unit="FLOP",
-    source="made up",
+    source="test",
 )
 
 
@@ -76,7 +76,7 @@ def make_plan(
     ).plan()
 
 
-# --- Compiles ---
+# --- Number of compilations ---
 
 
 @pytest.mark.parametrize("num_shapes", [1, 2, 5])
@@ -90,12 +90,12 @@ def test_at_most_three_programs_are_compiled_per_bucket(
     assert len(compiler.programs) <= 3 * len(plan.buckets)
     assert len(set(compiler.compiled)) == len(compiler.compiled)
     assert set(OTHERS) <= set(compiler.compiled)
-    for bucket in plan.buckets:  # The largest batch, and what it was confirmed to take.
+    for bucket in plan.buckets:  # Batches are the largest, with confirmed bytes.
         assert bucket.num_bytes == line(bucket.program) <= 10_000
         assert line(bucket.program.resized(bucket.batch + 1)) > 10_000
 
 
-def test_bytes_say_what_they_were_compiled_for(debug_config: Config):
+def test_the_source_of_bytes_names_the_device(debug_config: Config):
     memory = make_memory(FakeCompiler(), 10_000)
     plan = make_plan(debug_config, memory, SHAPES[:1])
     assert plan.sources["memory"].startswith("10,000 bytes of each device")
@@ -105,19 +105,19 @@ def test_bytes_say_what_they_were_compiled_for(debug_config: Config):
 
 @pytest.mark.parametrize("budget", [FIXED + 20, FIXED + 325, 10_000])
 @pytest.mark.parametrize("num_shapes", [1, 2, 5])
-def test_few_more_are_compiled_to_choose_among_policies(
+def test_few_more_programs_are_compiled_to_choose_among_policies(
     debug_config: Config, num_shapes: int, budget: int
 ):
     compiler = FakeCompiler()
     shapes = SHAPES[:num_shapes]
     make_plan(debug_config, make_memory(compiler, budget, remats=REMATS), shapes)
     tried = {program.remat for program in compiler.programs}
-    # Two lengths with two batches for each policy, and each bucket once.
+    # Each policy compiles two batches of two lengths; each bucket compiles once.
     assert len(compiler.programs) <= min(2, num_shapes) * 2 * len(tried) + num_shapes
     assert len(set(compiler.compiled)) == len(compiler.compiled)
 
 
-def test_a_policy_of_which_nothing_fits_is_compiled_once(debug_config: Config):
+def test_a_policy_over_the_budget_is_compiled_once(debug_config: Config):
     compiler = FakeCompiler()
     memory = make_memory(compiler, FIXED + 10, remats=REMATS)
     (bucket,) = make_plan(debug_config, memory, SHAPES[:1]).buckets
@@ -125,7 +125,7 @@ def test_a_policy_of_which_nothing_fits_is_compiled_once(debug_config: Config):
     assert [p.remat for p in compiler.programs] == [*REMATS, "full"]
 
 
-def test_each_program_has_the_largest_batch_behind_it(debug_config: Config):
+def test_queued_micro_batches_are_counted_at_the_largest_size(debug_config: Config):
     """Prefetched micro-batches may be of any bucket, so the largest one counts."""
 
     class Compiler(FakeCompiler):
@@ -138,7 +138,7 @@ def test_each_program_has_the_largest_batch_behind_it(debug_config: Config):
         assert bucket.num_bytes == line(bucket.program) + 2 * largest <= 10_000
 
 
-def test_an_update_has_the_next_step_behind_it():
+def test_one_more_micro_batch_is_queued_behind_an_update():
     program = Program(form=Grid(1, 4, 4), batch=2)
     found = {program: 500, UPDATE: 400, SAMPLE: 300}
     assert add_queue(FakeCompiler(batch=7), found) == {
@@ -151,18 +151,20 @@ def test_an_update_has_the_next_step_behind_it():
 # --- Remat ---
 
 
-def test_auto_weighs_the_batch_that_a_policy_allows(debug_config: Config):
-    """A cost per micro-batch is shared by the samples of a larger batch."""
-    budget = FIXED + 700  # One sample of 64 tokens, 2 with attention, 5 with full.
+def test_auto_compares_costs_at_the_batch_that_a_policy_allows(debug_config: Config):
+    """The samples of a larger batch share the fixed cost of a micro-batch."""
+    budget = (
+        FIXED + 700
+    )  # Samples of 64 tokens: 1 with none, 2 with attention, 5 with full.
     laws = {r: dataclasses.replace(law, fixed=150.0) for r, law in COSTS.laws.items()}
-    dear = dataclasses.replace(COSTS, laws=laws)
-    for costs, expected in ((COSTS, ("none", 1)), (dear, ("full", 5))):
+    with_overhead = dataclasses.replace(COSTS, laws=laws)
+    for costs, expected in ((COSTS, ("none", 1)), (with_overhead, ("full", 5))):
         memory = make_memory(FakeCompiler(), budget, remats=REMATS, costs=costs)
         (bucket,) = make_plan(debug_config, memory, SHAPES[3:4]).buckets
         assert (bucket.program.remat, bucket.batch) == expected
 
 
-def test_auto_takes_the_fastest_policy_that_fits_by_bucket(debug_config: Config):
+def test_auto_takes_the_fastest_policy_within_the_budget(debug_config: Config):
     compiler = FakeCompiler()
     memory = make_memory(compiler, FIXED + 325, remats=REMATS)
     plan = make_plan(debug_config, memory, SHAPES)
@@ -174,7 +176,7 @@ def test_auto_takes_the_fastest_policy_that_fits_by_bucket(debug_config: Config)
         128: ("full", 1),
     }
     assert not any(bucket.over_budget for bucket in plan.buckets)
-    # Slower policies are compiled only for what does not fit with a faster one.
+    # Slower policies are compiled only for shapes over the budget with a faster one.
     tried = {(program.remat, program.tokens) for program in compiler.programs}
     assert ("attention", 4) not in tried
     assert ("full", 64) not in tried
@@ -202,7 +204,7 @@ def test_a_shape_too_large_for_all_is_over_budget(debug_config: Config):
     assert not any(bucket.over_budget for bucket in others)
 
 
-def test_a_budget_for_no_shape_is_one_line(debug_config: Config):
+def test_a_budget_below_every_shape_is_one_line(debug_config: Config):
     memory = make_memory(FakeCompiler(), FIXED + 1, remats=REMATS)
     message = r"memory of a device \(.*\): not one sample of 1x4x4, 4 tokens, fits"
     with pytest.raises(InputError, match=message) as error:
@@ -210,10 +212,10 @@ def test_a_budget_for_no_shape_is_one_line(debug_config: Config):
     assert "\n" not in str(error.value)
 
 
-# --- Programs that turn out larger than regressed ---
+# --- Programs that are larger than regressed ---
 
 
-def test_a_batch_that_turns_out_larger_is_lowered(debug_config: Config):
+def test_a_batch_over_the_budget_is_lowered(debug_config: Config):
     def bends(program: Program) -> int:
         return line(program) + 80 * max(0, program.batch - 12)
 
@@ -226,9 +228,9 @@ def test_a_batch_that_turns_out_larger_is_lowered(debug_config: Config):
     assert len(compiler.programs) <= 5
 
 
-def test_one_unit_that_turns_out_too_large_gets_the_next_policy(debug_config: Config):
+def test_one_unit_over_the_budget_gets_the_next_policy(debug_config: Config):
     def surprising(program: Program) -> int:
-        """Adds bytes to the middle length, which is not probed, beyond the law."""
+        """Adds bytes to the middle length, which the regression does not probe."""
         more = 5_000 if (program.tokens, program.remat) == (32, "none") else 0
         return line(program) + more
 
@@ -236,7 +238,7 @@ def test_one_unit_that_turns_out_too_large_gets_the_next_policy(debug_config: Co
     plan = make_plan(debug_config, memory, (SHAPES[0], SHAPES[2], SHAPES[4]))
     assert {b.tokens: (b.program.remat, b.batch) for b in plan.buckets} == {
         4: ("none", 32),
-        32: ("attention", 8),  # Not the one sample that its first policy came down to.
+        32: ("attention", 8),  # Not limited to the batch of 1 of its first policy.
         128: ("none", 1),
     }
     assert not any(bucket.over_budget for bucket in plan.buckets)
@@ -252,7 +254,7 @@ def test_one_unit_too_large_for_the_last_policy_is_flagged(debug_config: Config)
     assert plan.buckets[1].batch == 1
 
 
-def test_memory_that_never_settles_is_one_line(debug_config: Config):
+def test_memory_that_never_converges_is_one_line(debug_config: Config):
     def never(program: Program) -> int:
         return line(program) if program.batch <= 2 else FIXED + 801
 
@@ -275,34 +277,34 @@ def test_update_or_sampler_too_large_is_one_line(name: str):
     with pytest.raises(InputError, match=message) as error:
         memory.prepare(SHAPES)
     assert "\n" not in str(error.value)
-    assert compiler.programs == []  # Nothing is compiled in vain.
+    assert compiler.programs == []  # No micro-step is compiled.
 
 
 # --- Units ---
 
 
-def test_batches_are_multiples_that_devices_and_config_ask_for(debug_config: Config):
+def test_batches_are_multiples_of_devices_and_batch_multiple(debug_config: Config):
     layout = Layout(batch=2)
     config = BalanceConfig(batch_multiple=3, max_tokens=40)
     memory = make_memory(FakeCompiler(), FIXED + 800, layout=layout, config=config)
     memory.prepare(SHAPES[:2])
     limit = memory.limit(SHAPES[0])
-    # 20 samples of 4 tokens fit a device by bytes, 10 by tokens; a unit is 6 of both.
+    # A device holds 20 samples of 4 tokens by bytes, and 10 by tokens; a unit is 6.
     assert (limit.unit, limit.program.batch, limit.max_units) == (6, 18, 3)
     assert limit.program.layout == layout
-    limit = memory.limit(SHAPES[1])  # Two samples of 16 tokens fit; a unit has three.
-    assert (limit.fits, limit.program.batch) == (False, 6)
+    limit = memory.limit(SHAPES[1])  # A device holds 2 of the 3 samples of a unit.
+    assert (limit.within_budget, limit.program.batch) == (False, 6)
 
 
-def test_tokens_are_those_of_a_device():
+def test_the_token_budget_is_per_device():
     layout = Layout(batch=2)
     memory = TokenMemory(max_tokens=40, layout=layout, remat="full", multiple=4)
     limit = memory.limit(SHAPES[0])
-    assert (limit.fits, limit.unit) == (True, 4)
+    assert (limit.within_budget, limit.unit) == (True, 4)
     assert limit.program == Program(
         form=Grid(1, 4, 4), batch=20, layout=layout, remat="full"
     )
-    assert not memory.limit(SHAPES[3]).fits
+    assert not memory.limit(SHAPES[3]).within_budget
     bucket = Bucket(program=limit.program, num_samples=20, cost=1.0)
     assert memory.confirm([bucket]) == (bucket,)
     assert memory.source == "40 tokens in a micro-batch (balance.max_tokens)"

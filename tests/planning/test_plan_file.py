@@ -12,7 +12,7 @@ from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.plan import Plan, from_dict, to_json
 from jaxload.runs.planned import read_plan
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.shape import Shape
 
 COUNTS = {Shape(1, 8, 8): 64, Shape(5, 8, 8): 32, Shape(9, 8, 8): 1}
@@ -60,7 +60,7 @@ def test_work_shares_of_a_mixed_plan_add_up_over_its_patterns(plan_of):
     assert by_shape(mixed) == pytest.approx(by_shape(lockstep), abs=0.05)
 
 
-def test_says_where_its_numbers_come_from(plan: Plan):
+def test_names_the_sources_of_its_numbers(plan: Plan):
     content = json.loads(to_json(plan))
     assert content["cost_model"]["source"].startswith("analytic")
     assert content["sources"]["batch"] == "by the rule dual-cost"
@@ -86,7 +86,7 @@ def test_says_where_its_numbers_come_from(plan: Plan):
         {"patterns": [{"counts": [1], "times": 1}]},
     ],
 )
-def test_rejects_what_is_no_plan(plan: Plan, damage):
+def test_rejects_damaged_plans(plan: Plan, damage):
     check_rejected(json.loads(to_json(plan)) | damage)
 
 
@@ -100,10 +100,10 @@ def test_rejects_what_is_no_plan(plan: Plan, damage):
         ("program", {"layout": {"batch": 0, "ring": 1, "heads": 1}}),
     ],
 )
-def test_rejects_values_that_no_plan_has(plan: Plan, section: str, damage):
+def test_rejects_invalid_values(plan: Plan, section: str, damage):
     content = json.loads(to_json(plan))
-    place = content["buckets"][0] if section == "program" else content
-    place[section] |= damage
+    parent = content["buckets"][0] if section == "program" else content
+    parent[section] |= damage
     check_rejected(content)
 
 
@@ -122,6 +122,6 @@ def test_rejects_another_format_in_one_line(plan: Plan, tmp_path: Path, number):
     assert "\n" not in str(error.value)
 
 
-def test_a_file_that_is_not_there_says_how_to_make_one(tmp_path: Path):
+def test_the_message_for_a_missing_file_names_the_command(tmp_path: Path):
     with pytest.raises(InputError, match=r"none\.json: cannot be read .*jaxload\.plan"):
         read_plan(tmp_path / "none.json")

@@ -14,7 +14,7 @@ from jaxload.planning.samples import prepared_samples
 @pytest.mark.parametrize(
     ("policy", "num_replicas"), [("lockstep", 1), ("lockstep", 3), ("mixed", 3)]
 )
-def test_a_shape_has_a_batch_that_the_devices_share(
+def test_a_shape_needs_samples_for_one_batch_of_the_layout(
     debug_config: Config,
     debug_manifest: Manifest,
     policy: Literal["lockstep", "mixed"],

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.planning.survey import sample_ids, survey_manifest
-from jaxload.shapes.clips import ShapeRules
+from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import cover
+from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
 
 RULES = ShapeRules()
@@ -18,7 +19,7 @@ HEADER = "id,num_frames,height,width,fps\n"
 def survey(path: Path, text: str, *, max_bad_share: float = 0.5):
     path.write_text(text)
     return survey_manifest(
-        path, RULES, max_bad_share=max_bad_share, console=Console(quiet=True)
+        path, RULES, DEFAULT, max_bad_share=max_bad_share, console=Console(quiet=True)
     )
 
 
@@ -34,7 +35,7 @@ def test_bad_rows_are_counted_with_examples(tmp_path: Path):
 
 def test_too_many_bad_rows_stop_the_plan(tmp_path: Path):
     rows = "a,81,480,832,16\nb,81,480,832,90000\n"
-    with pytest.raises(InputError, match=r"1 of 2 rows make no sense, such as row 1"):
+    with pytest.raises(InputError, match=r"1 of 2 rows are invalid, such as row 1"):
         survey(tmp_path / "m.csv", HEADER + rows, max_bad_share=0.1)
 
 
@@ -42,9 +43,9 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path):
     rows = [f"s{i},{1 + 16 * (i % 7)},480,832,16" for i in range(30)]
     one = survey(tmp_path / "a.csv", HEADER + "\n".join(rows) + "\n")
     other = survey(tmp_path / "b.csv", HEADER + "\n".join(rows[::-1]) + "\n")
-    assert [c.tolist() for c in vars(one.clips).values()] == [
-        c.tolist() for c in vars(other.clips).values()
-    ]
+    for name in ("frames", "height", "width", "count"):
+        first, second = (getattr(s.clips, name).tolist() for s in (one, other))
+        assert first == second, name
 
 
 def test_ids_name_each_clip_of_each_shape_once(tmp_path: Path):
@@ -52,12 +53,14 @@ def test_ids_name_each_clip_of_each_shape_once(tmp_path: Path):
     rows = "long,400,480,832,32\nshort,17,480,832,16\nimage,1,480,832,0\n"
     found = survey(path, HEADER + rows)
     chosen = cover(found.clips, rules=RULES, max_shapes=8, min_samples=1)
-    ids = dict(zip(chosen.shapes, sample_ids(path, RULES, chosen.shapes), strict=True))
+    ids = dict(
+        zip(chosen.shapes, sample_ids(path, RULES, chosen.shapes, DEFAULT), strict=True)
+    )
     # 400 frames at 32 fps are 200 at 16: two full clips and one of 37.
-    assert ids[Shape.of_pixels(81, 480, 832)] == ["long@0", "long@81"]
-    assert ids[Shape.of_pixels(37, 480, 832)] == ["long@162"]
-    assert ids[Shape.of_pixels(17, 480, 832)] == ["short"]
-    assert ids[Shape.of_pixels(1, 480, 832)] == ["image"]
+    assert ids[Shape.of_pixels((81, 480, 832), DEFAULT)] == ["long@0", "long@81"]
+    assert ids[Shape.of_pixels((37, 480, 832), DEFAULT)] == ["long@162"]
+    assert ids[Shape.of_pixels((17, 480, 832), DEFAULT)] == ["short"]
+    assert ids[Shape.of_pixels((1, 480, 832), DEFAULT)] == ["image"]
     assert tuple(len(ids[s]) for s in chosen.shapes) == chosen.num_samples
 
 
@@ -70,13 +73,13 @@ def test_a_rate_that_cannot_be_read_is_a_bad_row(tmp_path: Path):
     rows = "a,81,480,832,16\nb,81,480,832,\nc,81,480,832,abc\n"
     found = survey(tmp_path / "m.csv", HEADER + rows, max_bad_share=0.9)
     assert found.bad[0].count == 2
-    rows = "81,480,832,7\n"  # A histogram has the model's rate.
+    rows = "81,480,832,7\n"  # Rows of a histogram have the model's rate.
     found = survey(tmp_path / "h.csv", "num_frames,height,width,count\n" + rows)
     assert (found.bad, found.clips.count.tolist()) == ((), [7])
 
 
 @pytest.mark.parametrize("share", [-1.0, 2.0, float("nan")])
-def test_a_share_that_is_none_is_refused(tmp_path: Path, share):
+def test_an_invalid_share_is_refused(tmp_path: Path, share):
     with pytest.raises(InputError, match=r"--max-bad-share .*expected 0.0 to 1.0"):
         survey(tmp_path / "m.csv", HEADER + "a,1,480,832,0\n", max_bad_share=share)
 

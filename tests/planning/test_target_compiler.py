@@ -1,4 +1,4 @@
-"""Tests that a target compiler's results are cached by all that they depend on."""
+"""Tests that a target compiler's results are cached by everything they depend on."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -121,7 +121,7 @@ def test_other_devices_are_compiled_for_again(
     assert sent[1]["target"] == other.get("target", "h100-80gb")
 
 
-def test_other_code_compiles_again(
+def test_changed_code_is_compiled_again(
     case: Case, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     case.ask(REQUESTS)
@@ -129,7 +129,7 @@ def test_other_code_compiles_again(
     assert case.ask(REQUESTS)[1] == 2
 
 
-def test_what_changes_no_program_is_not_compiled_again(
+def test_fields_that_programs_ignore_do_not_compile_again(
     case: Case, sent: list[dict[str, Any]]
 ):
     case.ask(REQUESTS)
@@ -155,7 +155,7 @@ def test_results_before_a_failure_are_kept(
 # --- In the child ---
 
 
-def test_products_that_default_tiles_do_not_suit_are_compiled_for_cublas():
+def test_matmuls_without_tile_sizes_are_compiled_for_cublas():
     error = jax.errors.JaxRuntimeError("INTERNAL: Couldn't find output tile sizes that")
     lowered, compiled = mock.Mock(spec=Lowered), mock.Mock(spec=Compiled)
     lowered.compile.side_effect = [error, compiled]

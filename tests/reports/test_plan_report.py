@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
-from rich.console import Console
 
+from jaxload.console import Console
 from jaxload.parallel.config import MeshConfig
 from jaxload.planning.plan import Plan
 from jaxload.reports.plan import draw_plan, format_cost, print_plan

@@ -6,16 +6,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from jaxload import config as config_lib
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.runs.dataset import open_dataset
 
 
-def test_a_data_set_is_drawn_and_prepared_once(
+def test_a_dataset_is_drawn_and_prepared_once(
     debug_config: Config, debug_manifest: Manifest
 ):
     out = io.StringIO()
@@ -33,11 +33,11 @@ def test_every_drawn_size_is_kept(debug_config: Config, debug_manifest: Manifest
     assert len(debug_manifest) == debug_config.synthetic.num_samples
 
 
-def test_a_data_set_made_otherwise_is_refused(
+def test_a_dataset_made_otherwise_is_refused(
     debug_config: Config, debug_manifest: Manifest
 ):
     other = config_lib.override(debug_config, "synthetic.seed=7")
-    with pytest.raises(InputError, match=r"was made of media .*seed=0, this .*seed=7"):
+    with pytest.raises(InputError, match=r"expected media .*seed=7, .*got .*seed=0"):
         open_dataset(other, Console(quiet=True))
 
 
@@ -49,13 +49,13 @@ def test_media_drawn_otherwise_are_refused(
     other = config_lib.override_all(
         debug_config, [f"data.path={tmp_path / 'set'}", "synthetic.seed=7"]
     )
-    with pytest.raises(InputError, match=r"set-media: .*seed=0.*seed=7"):
+    with pytest.raises(InputError, match=r"set-media: .*seed=7.*seed=0"):
         open_dataset(other, Console(quiet=True))
     assert not (tmp_path / "set").exists()
 
 
-def test_a_data_set_that_is_not_there_is_an_error(debug_config: Config, tmp_path: Path):
+def test_a_dataset_that_is_not_there_is_an_error(debug_config: Config, tmp_path: Path):
     config = config_lib.override(debug_config, f"data.path={tmp_path / 'none'}")
     config = dataclasses.replace(config, synthetic=None)
-    with pytest.raises(InputError, match=r"prepare the data set with python -m"):
+    with pytest.raises(InputError, match=r"prepare the dataset with python -m"):
         open_dataset(config, Console(quiet=True))

@@ -4,10 +4,10 @@ import dataclasses
 import io
 
 import pytest
-from rich.console import Console
 
 from jaxload import config as config_lib
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.runs.dataset import check_dataset_matches
@@ -19,7 +19,7 @@ def check(config: Config, manifest: Manifest) -> str:
     return out.getvalue()
 
 
-def test_a_config_that_fits_has_nothing_to_say(
+def test_a_matching_config_prints_nothing(
     debug_config: Config, debug_manifest: Manifest
 ):
     assert check(debug_config, debug_manifest) == ""
@@ -34,7 +34,7 @@ def test_a_config_that_fits_has_nothing_to_say(
         ("text_dim", 99, r"model.text_dim=16: .* made with 99; set model.text_dim=99"),
     ],
 )
-def test_a_data_set_made_otherwise_is_refused(
+def test_a_dataset_made_otherwise_is_refused(
     debug_config: Config, debug_manifest: Manifest, name: str, value, message: str
 ):
     fingerprint = {**debug_manifest.fingerprint, name: value}
@@ -51,6 +51,6 @@ def test_captions_that_are_cut_are_counted(
     num_cut = sum(length > 9 for length in lengths)
     assert num_cut > 0
     assert check(config, debug_manifest).startswith(
-        f"{num_cut} of {len(lengths)} captions are cut to model.num_text_tokens=9; the "
-        f"longest has {max(lengths)} tokens"
+        f"{num_cut} of {len(lengths)} captions are truncated to "
+        f"model.num_text_tokens=9; the longest has {max(lengths)} tokens"
     )

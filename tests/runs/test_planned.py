@@ -5,11 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from jaxload import plan as plan_command
 from jaxload import train as train_command
 from jaxload.config import Config, override_all
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.planning.plan import Plan, to_json
 from jaxload.runs.planned import follow_plan
@@ -18,7 +18,7 @@ from jaxload.shapes.shape import Shape
 
 @pytest.fixture
 def plan_file(plan_of: Callable[..., Plan], tmp_path: Path) -> Path:
-    """A plan of two micro-batches a step, mixed, with 96 tokens in memory."""
+    """Writes a mixed plan with two micro-batches per step and 96 tokens in memory."""
     counts = {Shape(1, 8, 8): 40, Shape(5, 8, 8): 20}
     plan = plan_of(counts, policy="mixed", accumulate=2, max_tokens=96)
     path = tmp_path / "plan.json"
@@ -61,7 +61,7 @@ def test_what_contradicts_the_plan_is_refused(debug_config: Config, plan_file: P
             ["--resume"],
             r"work directory .*nope: expected a run, found no config.json; .*--workdir",
         ),
-        (["--dry-run", "--resume"], r"--dry-run --resume: .*; leave out one of them"),
+        (["--dry-run", "--resume"], r"--dry-run --resume: expected one of them, got b"),
         (
             ["--dry-run", "--set", "balance.costs=measure"],
             r"balance.costs=measure: a dry run .*; leave out --dry-run, or use",

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import pytest
 from jax.stages import Compiled
-from rich.console import Console
 
 from jaxload.balance.program import Program
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.parallel.config import MeshConfig
 from jaxload.parallel.placement import Group, place
 from jaxload.planning.footprint import SAMPLE, UPDATE, LocalCompiler, Request
@@ -69,7 +69,7 @@ def name_in(compiled: Compiled) -> Name:
 
 
 def is_for(name: Name, group: int) -> bool:
-    """Returns whether this is a micro-step of a group."""
+    """Returns whether a program is a micro-step of a group."""
     return isinstance(name, tuple) and name[0] == group
 
 
@@ -85,12 +85,12 @@ class Compilations:
         *,
         on_done: Callable[[Any], None],
     ) -> dict[Any, FakeCompiled]:
-        """Begins all programs before it ends any, as threads might."""
+        """Starts all programs before it finishes any, as threads might."""
         names = {key: lower() for key, lower in lowerings.items()}
         self.events += [("begin", name) for name in names.values()]
         for key, name in names.items():
             jax.monitoring.record_event_duration_secs(COMPILED, 1.0)
-            if is_for(name, SECOND):  # As on GPUs, once the first group has its own.
+            if is_for(name, SECOND):  # Hits the cache of the first group, as on GPUs.
                 jax.monitoring.record_event(CACHE_HIT)
             self.events.append(("end", name))
             on_done(key)
@@ -114,7 +114,7 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> Compilations:
 
 @pytest.fixture(scope="module")
 def plan(plan_of: Callable[..., Plan]) -> Plan:
-    """A plan of two programs."""
+    """Returns a plan of two programs."""
     return plan_of({Shape(1, 4, 4): 60, Shape(2, 4, 4): 60}, num_replicas=2)
 
 

@@ -88,7 +88,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, debug_config: 
     assert (tmp_path / "thesis.tex").read_text() == "do not touch"
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, debug_config: Config):
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path, debug_config: Config):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot be written .*another --workdir"):
         claim(tmp_path / "file" / "run", debug_config)
@@ -111,7 +111,9 @@ def test_a_run_of_an_older_format_is_one_line(
         claim(tmp_path, debug_config, resume=True)
 
 
-def test_compiled_programs_alone_are_no_run(tmp_path: Path, debug_config: Config):
+def test_a_directory_with_only_a_compile_cache_is_no_run(
+    tmp_path: Path, debug_config: Config
+):
     with claim_workdir(tmp_path, debug_config, resume=False) as workdir:
         workdir.compile_cache.mkdir()
     claim(tmp_path, config_lib.override(debug_config, "model.width=64"))

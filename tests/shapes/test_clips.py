@@ -9,15 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxload.errors import InputError
-from jaxload.shapes.clips import (
-    ClipCounter,
-    Clips,
-    Columns,
-    ShapeRules,
-    cut,
-    level,
-    usable_frames,
-)
+from jaxload.shapes.clips import ClipCounter, Clips, Columns, usable_frames
+from jaxload.shapes.config import ShapeRules
+from jaxload.shapes.cuts import cut_videos
+from jaxload.shapes.geometry import DEFAULT
 
 RULES = ShapeRules(min_fps=6.0)
 RATES = [Fraction(n) for n in (6, 8, 15, 16, 24, 25, 30, 48, 50, 60, 120, 240)]
@@ -38,7 +33,7 @@ def columns_of(rows) -> Columns:
 
 
 def counted(rows, *, rules=RULES, chunk=None) -> Clips:
-    counter = ClipCounter(rules)
+    counter = ClipCounter(rules, DEFAULT)
     chunk = chunk or len(rows)
     for start in range(0, len(rows), chunk):
         counter.add(columns_of(rows[start : start + chunk]))
@@ -46,10 +41,10 @@ def counted(rows, *, rules=RULES, chunk=None) -> Clips:
 
 
 def as_dict(clips: Clips) -> dict[tuple[int, int, int], int]:
-    kinds = zip(
+    keys = zip(
         clips.frames.tolist(), clips.height.tolist(), clips.width.tolist(), strict=True
     )
-    return dict(zip(kinds, clips.count.tolist(), strict=True))
+    return dict(zip(keys, clips.count.tolist(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -77,23 +72,23 @@ def as_dict(clips: Clips) -> dict[tuple[int, int, int], int]:
         pytest.param((100, 2.0**16, 640, 30.0), id="too-tall"),
     ],
 )
-def test_a_row_that_makes_no_sense_is_flagged_and_not_counted(row):
-    counter = ClipCounter(RULES)
+def test_an_invalid_row_is_flagged_and_not_counted(row):
+    counter = ClipCounter(RULES, DEFAULT)
     good = (1, 480, 640, 0.0, 7)
     bad = counter.add(columns_of([good, (*row, 3), good]))
     assert bad.tolist() == [False, True, False]
     assert as_dict(counter.clips()) == {(1, 480, 640): 14}
 
 
-def test_sensible_rows_at_the_edges_are_counted():
+def test_valid_rows_at_the_limits_are_counted():
     rows = [
         (1, 16, 16, 0.0, 1),
         (1, 2**16 - 1, 2**16 - 1, 0.0, 1),
         (5, 480, 640, 6.0, 1),
-        (5, 480, 640, float("nan"), 1),  # Has the model's rate already.
-        (1, 480, 640, 90_000.0, 1),  # One frame has no rate.
+        (5, 480, 640, float("nan"), 1),  # NaN: at the model's rate already.
+        (1, 480, 640, 90_000.0, 1),  # The rate of an image is ignored.
     ]
-    assert not ClipCounter(RULES).add(columns_of(rows)).any()
+    assert not ClipCounter(RULES, DEFAULT).add(columns_of(rows)).any()
 
 
 def frames_at_ticks(num_frames: int, fps: Fraction, model_fps: Fraction) -> int:
@@ -114,11 +109,11 @@ def frames_at_ticks(num_frames: int, fps: Fraction, model_fps: Fraction) -> int:
     st.sampled_from(RATES),
     st.sampled_from([Fraction(8), Fraction(12), Fraction(16), Fraction(24_000, 1001)]),
 )
-def test_frames_at_the_rate_of_the_model_by_time_stamps(num_frames, fps, model_fps):
+def test_resampling_keeps_one_frame_per_tick(num_frames, fps, model_fps):
     rules = ShapeRules(fps=float(model_fps))
     columns = columns_of([(num_frames, 480, 640, float(fps), 1)])
     expected = frames_at_ticks(num_frames, fps, model_fps)
-    assert usable_frames(columns, rules).tolist() == [expected]
+    assert usable_frames(columns, rules, DEFAULT).tolist() == [expected]
 
 
 @pytest.mark.parametrize("fps", RATES, ids=str)
@@ -128,19 +123,19 @@ def test_no_length_is_a_frame_off_by_rounding(fps):
     for model_fps in (Fraction(12), Fraction(16), Fraction(24_000, 1001)):
         if fps < model_fps:
             continue
-        kept = usable_frames(columns, ShapeRules(fps=float(model_fps)))
+        kept = usable_frames(columns, ShapeRules(fps=float(model_fps)), DEFAULT)
         assert kept.tolist() == [1 + (n - 1) * model_fps // fps for n in num_frames]
 
 
 @given(st.integers(1, 10_000), st.floats(6.0, 16.0) | st.just(float("nan")))
 def test_slower_videos_keep_their_frames(num_frames, fps):
     columns = columns_of([(num_frames, 480, 640, fps, 1)])
-    assert usable_frames(columns, RULES).tolist() == [num_frames]
+    assert usable_frames(columns, RULES, DEFAULT).tolist() == [num_frames]
 
 
 def test_an_hour_at_twice_the_rate_has_half_the_frames():
     columns = columns_of([(2 * 57_600 + 1, 480, 640, 32.0, 1)])
-    assert usable_frames(columns, RULES).tolist() == [57_601]
+    assert usable_frames(columns, RULES, DEFAULT).tolist() == [57_601]
 
 
 @given(
@@ -148,29 +143,35 @@ def test_an_hour_at_twice_the_rate_has_half_the_frames():
     st.integers(0, 50).map(lambda k: 4 * k + 1),
     st.integers(1, 60),
 )
-def test_cutting_takes_frames_off_one_clip_after_the_other(
-    frames, max_frames, min_rest_frames
-):
+def test_videos_are_cut_into_consecutive_clips(frames, max_frames, min_rest_frames):
     rules = ShapeRules(max_frames=max_frames, min_rest_frames=min_rest_frames)
     expected, left = 0, frames
     while left >= max_frames:
         expected, left = expected + 1, left - max_frames
-    # A video that was never cut is no rest, however short.
+    # A video that is not cut is kept, however short.
     if expected and left < min_rest_frames:
         left = 0
-    full, rest = cut(np.array([frames]), rules)
-    assert (full.tolist(), rest.tolist()) == ([expected], [left])
+    cuts = cut_videos(np.array([frames]), rules)
+    assert (cuts.num_full.tolist(), cuts.rest.tolist()) == ([expected], [left])
+    clips = list(cuts.clips(0, "a"))
+    assert [clip.num_frames for clip in clips] == [
+        *[max_frames] * expected,
+        *[left] * (left > 0),
+    ]
+    assert [clip.first for clip in clips] == [i * max_frames for i in range(len(clips))]
+    numbered = [f"a@{clip.first}" for clip in clips]
+    assert [clip.id for clip in clips] == (numbered if len(clips) > 1 else ["a"])
 
 
 @given(st.integers(1, 10_000))
-def test_a_level_is_the_nearest_4k_plus_1_below(frames):
-    (result,) = level(np.array([frames])).tolist()
+def test_frames_are_rounded_down_to_4k_plus_1(frames):
+    (result,) = DEFAULT.round_frames(np.array([frames])).tolist()
     assert result % 4 == 1
     assert result <= frames < result + 4
 
 
 def test_a_long_video_gives_full_clips_and_a_rest():
-    # 10 s at 30 fps: 160 frames at 16 fps, 81 + 77 and two that no clip takes.
+    # 10 s at 30 fps are 160 frames at 16 fps: 81, then 77, and two are dropped.
     assert as_dict(counted([(300, 480, 640, 30.0, 3)])) == {
         (77, 480, 640): 3,
         (81, 480, 640): 3,
@@ -205,7 +206,7 @@ ROWS = st.lists(
 def test_clips_have_no_more_frames_than_their_sources(rows):
     columns = columns_of(rows)
     clips = counted(rows)
-    available = usable_frames(columns, RULES) @ columns.count
+    available = usable_frames(columns, RULES, DEFAULT) @ columns.count
     assert clips.frames @ clips.count <= available
     assert (clips.frames % 4 == 1).all()
     assert (clips.frames <= RULES.max_frames).all()
@@ -213,7 +214,7 @@ def test_clips_have_no_more_frames_than_their_sources(rows):
 
 @settings(max_examples=50, deadline=None)
 @given(ROWS)
-def test_a_histogram_equals_its_rows_one_by_one(rows):
+def test_a_histogram_equals_its_rows(rows):
     one_by_one = [(*row[:4], 1) for row in rows for _ in range(row[4])]
     assert as_dict(counted(rows)) == as_dict(counted(one_by_one))
 
@@ -222,22 +223,22 @@ def test_a_histogram_equals_its_rows_one_by_one(rows):
 @given(ROWS, st.randoms(use_true_random=False), st.integers(1, 30))
 def test_neither_order_nor_chunks_matter(rows, random, chunk):
     shuffled = random.sample(rows, len(rows))
-    first = dataclasses.asdict(counted(rows))
-    second = dataclasses.asdict(counted(shuffled, chunk=chunk))
-    for name, values in first.items():
-        np.testing.assert_array_equal(values, second[name], err_msg=name)
+    first, second = counted(rows), counted(shuffled, chunk=chunk)
+    for field in dataclasses.fields(Clips):
+        values = (getattr(clips, field.name) for clips in (first, second))
+        np.testing.assert_array_equal(*values, err_msg=field.name)
 
 
-def test_counts_beyond_the_floats_are_exact():
+def test_counts_beyond_the_range_of_floats_are_exact():
     rows = [(1, 480, 640, 0.0, 2**53), (1, 480, 640, 0.0, 1), (1, 480, 640, 0.0, 2)]
     assert as_dict(counted(rows, chunk=2)) == {(1, 480, 640): 2**53 + 3}
-    # So are those of full clips: 3 of each video.
+    # Each video gives 3 full clips.
     assert as_dict(counted([(243, 480, 640, 16.0, 2**53 + 1)])) == {
         (81, 480, 640): 3 * (2**53 + 1)
     }
 
 
-def test_sizes_are_told_apart_to_the_last_pixel():
+def test_sizes_are_distinct_to_the_last_pixel():
     rows = [(1, 65_535, 16, 0.0, 1), (5, 16, 65_535, 16.0, 2), (1, 16, 65_535, 0.0, 4)]
     assert as_dict(counted(rows)) == {
         (1, 65_535, 16): 1,
@@ -246,15 +247,15 @@ def test_sizes_are_told_apart_to_the_last_pixel():
     }
 
 
-def test_nothing_counted_is_no_clip():
-    assert len(ClipCounter(RULES).clips()) == 0
+def test_without_rows_there_are_no_clips():
+    assert len(ClipCounter(RULES, DEFAULT).clips()) == 0
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"max_frames": 80}, r"max_frames=80: expected 4k\+1; use 77"),
-        ({"max_frames": 0}, r"max_frames=0: expected 4k\+1; use 1"),
+        ({"max_frames": 0}, "max_frames=0: expected 1 or more"),
         ({"max_pixels": 255}, "max_pixels=255: expected 256 or more, one token"),
         (
             {"fps": 5.0, "min_fps": 6.0},
@@ -270,6 +271,6 @@ def test_nothing_counted_is_no_clip():
         ({"min_rest_frames": 0}, r"min_rest_frames=0: expected 1 or more"),
     ],
 )
-def test_rules_that_make_no_sense_are_refused(options, message):
+def test_invalid_rules_are_refused(options, message):
     with pytest.raises(InputError, match=f"shapes.{message}"):
-        ShapeRules(**options)
+        ShapeRules(**options).check(DEFAULT)

@@ -17,19 +17,21 @@ from jaxload.shapes.assignment import (
     grid_content,
     kept_pixels,
 )
-from jaxload.shapes.clips import ClipCounter, Clips, Columns, ShapeRules
+from jaxload.shapes.clips import ClipCounter, Clips, Columns
+from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import ASPECT, TOO_SHORT, TOO_SMALL, cover, cover_exactly
+from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
 
 RULES = ShapeRules(max_pixels=128 * 128, max_frames=17)
 
 
 def clips_of(counts: dict[tuple[int, int, int], int], rules=RULES) -> Clips:
-    """Counts clips of (frames, height, width) as the rows of a manifest are counted."""
+    """Builds clips from counts by (frames, height, width)."""
     frames, height, width = (
-        np.array([kind[i] for kind in counts], float) for i in range(3)
+        np.array([clip[i] for clip in counts], float) for i in range(3)
     )
-    counter = ClipCounter(rules)
+    counter = ClipCounter(rules, DEFAULT)
     columns = Columns(
         num_frames=frames,
         height=height,
@@ -42,7 +44,7 @@ def clips_of(counts: dict[tuple[int, int, int], int], rules=RULES) -> Clips:
 
 
 def kept_of(clip, shape: Shape, rules: ShapeRules) -> float:
-    """Returns the pixels that a clip keeps in a shape; 0 if the rules forbid it.
+    """Returns the pixels that a clip keeps in a shape; 0 if not allowed.
 
     The clip is resized to cover both sides, then cropped.
     """
@@ -58,7 +60,7 @@ def kept_of(clip, shape: Shape, rules: ShapeRules) -> float:
     return to_frames * to_height * to_width / max(1.0, scale) ** 2
 
 
-KINDS = st.dictionaries(
+CLIP_COUNTS = st.dictionaries(
     st.tuples(
         st.sampled_from([1, 5, 9, 17, 40]), st.integers(16, 400), st.integers(16, 400)
     ),
@@ -89,8 +91,8 @@ def try_cover(clips: Clips, *, rules=RULES, max_shapes=3, min_samples=1):
 
 @settings(max_examples=80, deadline=None)
 @example({(1, 113, 113): 1, (1, 114, 114): 1}, 2, 1)
-@given(KINDS, st.integers(1, 4), st.integers(1, 60))
-def test_every_clip_goes_where_it_may_and_keeps_the_most(
+@given(CLIP_COUNTS, st.integers(1, 4), st.integers(1, 60))
+def test_every_clip_goes_to_the_allowed_shape_of_the_highest_worth(
     counts, max_shapes, min_samples
 ):
     clips = clips_of(counts)
@@ -106,10 +108,10 @@ def test_every_clip_goes_where_it_may_and_keeps_the_most(
         score = [
             k - 0.1 * (math.prod(shape.pixels) - k)
             if k
-            else 0.0  # Less what is made up.
+            else 0.0  # Less the penalty for interpolated pixels.
             for k, shape in zip(kept, result.shapes, strict=True)
         ]
-        # The first of the best: shapes come by ascending tokens.
+        # Ties go to the first shape; shapes are sorted by tokens.
         best = next(i for i, s in enumerate(score) if s >= max(score) * (1 - 1e-9))
         if kept[best]:
             samples[best] += count
@@ -131,7 +133,7 @@ def test_every_clip_goes_where_it_may_and_keeps_the_most(
     st.floats(1.0, 2.0),
     st.floats(0.0, 0.9),
 )
-def test_pixels_that_are_kept_by_words(size, tokens, max_upscale, max_crop):
+def test_kept_pixels_agree_with_the_definition(size, tokens, max_upscale, max_crop):
     rules = ShapeRules(max_upscale=max_upscale, max_crop=max_crop)
     shape = Shape(1, 2 * tokens[0], 2 * tokens[1])
     _, height, width = shape.pixels
@@ -140,30 +142,33 @@ def test_pixels_that_are_kept_by_words(size, tokens, max_upscale, max_crop):
 
 
 def test_a_tie_goes_to_the_fewest_tokens():
-    # Both keep the 64x64 pixels that there are: the larger one makes up the others.
+    # Both shapes keep all 64x64 pixels; the larger one interpolates the others.
     clips = clips_of({(1, 64, 64): 1})
-    shapes = (Shape.of_pixels(1, 64, 64), Shape.of_pixels(1, 80, 80))
+    shapes = (
+        Shape.of_pixels((1, 64, 64), DEFAULT),
+        Shape.of_pixels((1, 80, 80), DEFAULT),
+    )
     rules = ShapeRules(max_upscale=1.5)
-    place, kept = assign(clips, shapes, rules)
-    assert (place.tolist(), kept.tolist()) == ([0], [64 * 64])
+    index, kept = assign(clips, shapes, rules)
+    assert (index.tolist(), kept.tolist()) == ([0], [64 * 64])
 
 
 def test_cropping_is_allowed_up_to_the_rule():
     clips = clips_of({(1, 64, 80): 1})
-    for max_crop, place in ((0.2, 0), (0.19, -1)):
+    for max_crop, index in ((0.2, 0), (0.19, -1)):
         rules = ShapeRules(max_crop=max_crop)
-        assert assign(clips, (Shape.of_pixels(1, 64, 64),), rules)[0].tolist() == [
-            place
-        ]
+        assert assign(clips, (Shape.of_pixels((1, 64, 64), DEFAULT),), rules)[
+            0
+        ].tolist() == [index]
 
 
-def test_growing_is_allowed_up_to_the_rule():
+def test_upscaling_is_allowed_up_to_the_rule():
     clips = clips_of({(1, 80, 80): 1})
-    for max_upscale, place in ((1.2, 0), (1.19, -1)):
+    for max_upscale, index in ((1.2, 0), (1.19, -1)):
         rules = ShapeRules(max_upscale=max_upscale)
-        assert assign(clips, (Shape.of_pixels(1, 96, 96),), rules)[0].tolist() == [
-            place
-        ]
+        assert assign(clips, (Shape.of_pixels((1, 96, 96), DEFAULT),), rules)[
+            0
+        ].tolist() == [index]
 
 
 def test_too_few_samples_go_to_their_next_best_shape():
@@ -177,7 +182,7 @@ def test_too_few_samples_go_to_their_next_best_shape():
     assert one.left_out == ()
 
 
-def test_what_is_left_out_has_its_reason():
+def test_clips_are_left_out_by_reason():
     counts = {
         (17, 128, 128): 100_000,
         (9, 128, 128): 7,
@@ -193,14 +198,14 @@ def test_what_is_left_out_has_its_reason():
         TOO_SMALL: 5,
         ASPECT: 3,
     }
-    # The most frequent first.
+    # Examples are sorted by count.
     assert left_out[TOO_SHORT].examples == ("5x120x128 (8)", "9x128x128 (7)")
     assert left_out[TOO_SMALL].examples == ("17x64x64 (5)",)
     assert left_out[ASPECT].examples == ("17x256x128 (3)",)
 
 
 @settings(max_examples=20, deadline=None)
-@given(KINDS, st.integers(0, 99))
+@given(CLIP_COUNTS, st.integers(0, 99))
 def test_the_order_of_the_data_does_not_matter(counts, seed):
     items = list(counts.items())
     random.Random(seed).shuffle(items)
@@ -210,12 +215,12 @@ def test_the_order_of_the_data_does_not_matter(counts, seed):
 def best_content(clips: Clips, rules: ShapeRules, max_shapes: int) -> float:
     """Returns the most content that any choice of shapes keeps, by brute force."""
     shapes = [
-        Shape.of_pixels(frames, int(h), int(w))
+        Shape.of_pixels((frames, int(h), int(w)), DEFAULT)
         for frames in range(1, rules.max_frames + 1, 4)
-        for h, w in zip(*_grid_sizes(rules), strict=True)
+        for h, w in zip(*_grid_sizes(rules, DEFAULT), strict=True)
     ]
     rows = rows_of(clips)
-    # Shapes that keep the same of everything as another are tried once.
+    # Shapes that keep the same pixels of every clip are tried once.
     kept = {tuple(kept_of(row, shape, rules) for row in rows) for shape in shapes}
     table = np.array(sorted(kept))
     choices = itertools.combinations_with_replacement(range(len(table)), max_shapes)
@@ -223,7 +228,7 @@ def best_content(clips: Clips, rules: ShapeRules, max_shapes: int) -> float:
     return float(best.max())
 
 
-def test_shapes_keep_about_as_much_as_any_choice_of_the_grid():
+def test_shapes_keep_almost_as_much_as_the_best_choice():
     rules = ShapeRules(max_pixels=64 * 64, max_frames=9)
     rng = random.Random(0)
     shares = []
@@ -246,7 +251,7 @@ def test_shapes_keep_about_as_much_as_any_choice_of_the_grid():
 
 
 def test_images_are_kept_beside_clips_that_outweigh_them():
-    # By content alone the second shape would be that of the few other clips.
+    # If only content counted, the second shape would be that of the 30 clips.
     counts = {(17, 128, 128): 1_000, (17, 112, 128): 30, (1, 64, 64): 100}
     result = cover(clips_of(counts), rules=RULES, max_shapes=2, min_samples=1)
     assert result.kept >= 0.965
@@ -254,7 +259,7 @@ def test_images_are_kept_beside_clips_that_outweigh_them():
     assert result.num_samples == (100, 1_030)
 
 
-def test_more_kinds_than_are_told_apart():
+def test_many_distinct_clips_are_coarsened():
     counts = {
         (1, height, width): 1 + (height * width) % 3
         for height in range(300, 460)
@@ -274,14 +279,14 @@ def test_more_kinds_than_are_told_apart():
 
 
 @settings(max_examples=20, deadline=None)
-@given(KINDS)
-def test_the_grid_keeps_the_most_of_every_clip(counts):
+@given(CLIP_COUNTS)
+def test_grid_content_agrees_with_brute_force(counts):
     clips = clips_of(counts)
-    sizes = list(zip(*_grid_sizes(RULES), strict=True))
+    sizes = list(zip(*_grid_sizes(RULES, DEFAULT), strict=True))
     expected = sum(
         count
         * max(
-            kept_of((f, h, w), Shape.of_pixels(f, int(a), int(b)), RULES)
+            kept_of((f, h, w), Shape.of_pixels((f, int(a), int(b)), DEFAULT), RULES)
             for a, b in sizes
         )
         for (f, h, w), count in zip(rows_of(clips), clips.count.tolist(), strict=True)
@@ -291,20 +296,25 @@ def test_the_grid_keeps_the_most_of_every_clip(counts):
 
 def test_no_clip_is_an_error():
     with pytest.raises(InputError, match="no sample to plan for: expected at least"):
-        cover(ClipCounter(RULES).clips(), rules=RULES, max_shapes=2, min_samples=1)
+        cover(
+            ClipCounter(RULES, DEFAULT).clips(),
+            rules=RULES,
+            max_shapes=2,
+            min_samples=1,
+        )
 
 
 @pytest.mark.parametrize(
     "counts",
     [{(1, 64, 64): 5}, {(1, 64, 64): 5, (17, 128, 32): 7}],
-    ids=["one-kind", "two-kinds"],
+    ids=["one-clip", "two-clips"],
 )
 def test_too_few_samples_for_any_shape_are_an_error(counts):
     with pytest.raises(InputError, match=r"no shape has 8 samples.*use fewer replicas"):
         cover(clips_of(counts), rules=RULES, max_shapes=2, min_samples=8)
 
 
-def test_clips_that_fit_no_shape_are_an_error():
+def test_clips_without_any_allowed_shape_are_an_error():
     with pytest.raises(InputError, match=r"no shape has 1 samples.*among 5 clips"):
         cover(clips_of({(1, 16, 400): 5}), rules=RULES, max_shapes=2, min_samples=1)
 
@@ -322,7 +332,7 @@ COUNTS = st.dictionaries(SHAPES, st.integers(1, 99), min_size=1, max_size=12)
 @given(COUNTS, st.integers(1, 8))
 def test_every_prepared_sample_is_kept_or_left_out_with_a_reason(counts, min_samples):
     if max(counts.values()) < min_samples:
-        with pytest.raises(InputError, match="use fewer replicas or more data"):
+        with pytest.raises(InputError, match="use fewer replicas"):
             cover_exactly(counts, max_shapes=4, min_samples=min_samples)
         return
     result = cover_exactly(counts, max_shapes=4, min_samples=min_samples)
@@ -335,7 +345,7 @@ def test_every_prepared_sample_is_kept_or_left_out_with_a_reason(counts, min_sam
     )
     assert result.content == sum(shape.tokens * n for shape, n in kept.items())
     assert result.grid_content == sum(shape.tokens * n for shape, n in counts.items())
-    # None that was left out for want of room has more content than one that was kept.
+    # No shape beyond the limit has more content than a kept shape.
     least = min(shape.tokens * n for shape, n in kept.items())
     others = [
         shape.tokens * n

@@ -3,6 +3,7 @@
 import pytest
 
 from jaxload.errors import InputError
+from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
 
 
@@ -11,18 +12,21 @@ def test_tokens_count_patches():
 
 
 def test_text_round_trip():
-    assert Shape.parse(str(Shape(5, 8, 12))) == Shape(5, 8, 12)
+    assert Shape.parse(str(Shape(5, 8, 12)), DEFAULT) == Shape(5, 8, 12)
 
 
 @pytest.mark.parametrize("text", ["5x8", "5x8x12x1", "ax8x8", ""])
-def test_rejects_text_that_is_no_shape(text):
+def test_rejects_invalid_text(text):
     with pytest.raises(InputError, match="expected FxHxW"):
-        Shape.parse(text)
+        Shape.parse(text, DEFAULT)
 
 
 @pytest.mark.parametrize("sizes", [(5, 7, 8), (5, 8, 9)])
 def test_rejects_odd_sizes(sizes):
-    with pytest.raises(InputError, match="even height and width"):
+    with pytest.raises(
+        InputError,
+        match="multiples of 2 and 2, the size of a token; in pixels, of 16 and 16",
+    ):
         Shape(*sizes)
 
 

@@ -37,7 +37,7 @@ def ask(action: str, **request: Any) -> list[dict[str, Any]]:
 # Replies.
 
 
-def test_replies_come_back_in_order():
+def test_replies_arrive_in_order():
     values = [1, None, 0.1, "ä\n", [{"a": []}], "x" * 200_000]
     assert ask("echo", values=values) == [{"value": value} for value in values]
     assert ask("echo", values=[]) == []
@@ -50,7 +50,7 @@ def test_each_reply_arrives_before_the_next_is_made(tmp_path: Path):
     assert all(map(os.path.exists, files))
 
 
-def test_what_a_child_prints_is_no_reply():
+def test_output_of_a_child_is_not_a_reply():
     assert ask("chatter") == [{"value": "replied"}]
 
 
@@ -97,23 +97,23 @@ def test_a_signal_is_named(name: str, message: str):
         ask("die", signal=name)
 
 
-def test_half_a_reply_is_no_reply():
+def test_a_partial_reply_is_ignored():
     replies: list[dict[str, Any]] = []
     with pytest.raises(RuntimeError, match="exit code 3"):
         targets.run_module(CHILD, {"action": "break_off"}, replies.append)
     assert replies == [{"value": 1}]
 
 
-def test_module_that_reads_no_request():
+def test_a_missing_module_is_reported():
     request = {"text": "x" * 1_000_000}  # More than a pipe holds.
     with pytest.raises(RuntimeError, match="No module named no_such_module"):
         targets.run_module("no_such_module", request, print)
 
 
-# The end of a child.
+# Termination of the child.
 
 
-def test_child_is_gone_when_the_parent_raises():
+def test_child_is_killed_when_the_parent_raises():
     pids: list[int] = []
 
     def interrupt(reply: dict[str, Any]) -> None:
@@ -123,13 +123,13 @@ def test_child_is_gone_when_the_parent_raises():
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         targets.run_module(CHILD, {"action": "wait"}, interrupt)
-    assert time.monotonic() - start < 30  # It was not waited for: it was killed.
+    assert time.monotonic() - start < 30  # Killed; it would sleep for 60 s.
     assert not Path("/proc", str(pids[0])).exists()  # Not even as a zombie.
 
 
 PARENT = f"""
 import signal, sys
-# Where tests run in the background, shells have them ignore it.
+# Processes that a shell starts in the background ignore SIGINT.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 from jaxload.targets import child_process, run_module
 from pathlib import Path
@@ -140,7 +140,7 @@ run_module({CHILD!r}, {{"action": "wait"}}, lambda r: print(r["pid"], flush=True
 
 @pytest.fixture
 def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Starts a parent process whose child waits, and which prints the child's id."""
+    """Starts a parent process that prints the process id of its waiting child."""
     process = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)],
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
@@ -158,7 +158,7 @@ def test_child_ends_with_its_parent(name: str, parent: subprocess.Popen[str]):
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     assert is_running(pid)
-    parent.send_signal(getattr(signal, name))  # To the parent alone, not to its group.
+    parent.send_signal(getattr(signal, name))  # Only to the parent.
     _, stderr = parent.communicate(timeout=20)
     assert parent.returncode == -getattr(signal, name)
     if name == "SIGINT":
@@ -181,7 +181,7 @@ def is_running(pid: int) -> bool:
 # The environment.
 
 
-def test_settings_of_the_parent_are_left_out(
+def test_variables_of_the_parent_are_left_out(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("XLA_FLAGS", "--xla_no_such_flag=1")
@@ -190,15 +190,15 @@ def test_settings_of_the_parent_are_left_out(
     monkeypatch.setenv("HOME", "/home/somebody")
     (reply,) = ask("describe")
     variables = reply["environment"]
-    settings = {n: v for n, v in variables.items() if n.startswith(("JAX_", "XLA_"))}
-    assert settings == {
+    found = {n: v for n, v in variables.items() if n.startswith(("JAX_", "XLA_"))}
+    assert found == {
         "JAX_PLATFORMS": "cpu",
         "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
     }
     assert variables["HOME"] == "/home/somebody"
 
 
-def test_child_imports_what_the_parent_does(
+def test_child_has_the_import_path_of_the_parent(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     elsewhere = tmp_path / "elsewhere"
@@ -219,14 +219,14 @@ def test_plugin_may_be_installed_with_the_other_packages(
     (plugin / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(child_process, "PLUGIN", tmp_path / "h100")
-    # A package that was imported before has a path of its own; so has this one after.
+    # Restores sys.modules afterwards. An imported jax_plugins would have another path.
     monkeypatch.setitem(sys.modules, "jax_plugins", ModuleType("jax_plugins"))
     del sys.modules["jax_plugins"]
     path = child_process.environment()["PYTHONPATH"].split(os.pathsep)
     assert path == sys.path
 
 
-def test_missing_plugin_says_what_to_run(
+def test_message_for_a_missing_plugin_has_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     without_plugin(monkeypatch)

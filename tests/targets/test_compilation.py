@@ -38,7 +38,9 @@ def programs(plugin: None) -> dict[tuple[str, int], dict[str, Any]]:
     return {(reply["target"], reply["num_devices"]): reply for reply in replies}
 
 
-def test_each_target_is_compiled_for(programs: dict[tuple[str, int], dict[str, Any]]):
+def test_programs_compile_for_each_target(
+    programs: dict[tuple[str, int], dict[str, Any]],
+):
     assert list(programs) == [(name, n) for name in targets.TARGETS for n in (1, 2)]
 
 
@@ -55,15 +57,15 @@ def test_devices_are_those_of_the_table(
 
 
 @pytest.mark.parametrize("name", targets.TARGETS)
-def test_weights_are_gathered_where_they_are_split(
+def test_sharded_weights_are_gathered(
     name: str, programs: dict[tuple[str, int], dict[str, Any]]
 ):
-    alone, split = programs[name, 1], programs[name, 2]
-    assert alone["gathered"] == []
-    assert alone["argument_bytes"] == 2 * MATRIX_BYTES
+    single, split = programs[name, 1], programs[name, 2]
+    assert single["gathered"] == []
+    assert single["argument_bytes"] == 2 * MATRIX_BYTES
     assert split["gathered"]
     assert split["argument_bytes"] == MATRIX_BYTES
-    assert alone["peak_bytes"] >= 3 * MATRIX_BYTES
+    assert single["peak_bytes"] >= 3 * MATRIX_BYTES
     # Half of three matrices, and all of the weights.
     assert split["peak_bytes"] >= 2.5 * MATRIX_BYTES
 

@@ -21,7 +21,7 @@ def test_refuses_less_than_one_device(num_devices: int):
 
 
 def test_says_what_to_install_without_the_plugin(monkeypatch: pytest.MonkeyPatch):
-    # Raised here rather than by JAX, which may have the plugin where tests run.
+    # Simulates the error of JAX, because the plugin may be installed.
     def get_topology_desc(**_: str):
         raise RuntimeError("Unknown backend cuda")
 
@@ -40,11 +40,11 @@ def test_a_target_has_the_memory_that_its_name_says(name: str):
     gpu = targets.find_target(name)
     assert gpu.name == name
     gigabytes = int(name.removesuffix("gb").rpartition("-")[2])
-    # Names count in GB or GiB, with or without what ECC takes.
+    # Names are in GB or GiB, and may or may not count the bytes that ECC takes.
     assert 0.95 < gpu.memory_bytes / (gigabytes * 1e9) < 2**30 / 1e9 + 0.01
 
 
-def test_names_are_all_there_and_each_is_one_row():
+def test_all_targets_are_listed_once():
     assert ", ".join(targets.TARGETS) == NAMES
     assert len({gpu.device_kind for gpu in targets.TARGETS.values()}) == 6
 

@@ -29,7 +29,7 @@ def only_file(cache: ResultCache) -> Path:
 # Keys.
 
 
-def test_result_comes_back(cache: ResultCache):
+def test_a_stored_result_is_returned(cache: ResultCache):
     assert cache.get(KEY) is None
     cache.put(KEY, RESULT)
     assert cache.get(KEY) == RESULT
@@ -37,7 +37,7 @@ def test_result_comes_back(cache: ResultCache):
     assert json.loads(only_file(cache).read_text()) == {"key": KEY, "result": RESULT}
 
 
-def test_order_of_a_key_is_no_part_of_it(cache: ResultCache):
+def test_the_order_of_a_key_does_not_matter(cache: ResultCache):
     cache.put(KEY, RESULT)
     assert cache.get(dict(reversed(KEY.items()))) == RESULT
     assert cache.get(KEY | {"shape": (1, 2)}) == RESULT
@@ -139,18 +139,18 @@ def test_two_processes_may_write_one_key_at_once(cache: ResultCache):
     assert only_file(cache)
 
 
-def test_refuses_a_directory_that_cannot_be_made(tmp_path: Path):
+def test_refuses_a_directory_that_cannot_be_created(tmp_path: Path):
     (tmp_path / "file").touch()
     message = (
-        f"^{tmp_path}/file/cache: cannot be made \\(Not a directory\\); set "
-        "XDG_CACHE_HOME to a directory for results that can be written$"
+        f"^{tmp_path}/file/cache: cannot be created \\(Not a directory\\); set "
+        "XDG_CACHE_HOME to a directory that can be written$"
     )
     with pytest.raises(InputError, match=message):
         ResultCache(tmp_path / "file" / "cache")
 
 
 def test_refuses_a_directory_that_cannot_be_written():
-    # Not even root can.
+    # Not even root can write to /proc.
     with pytest.raises(InputError, match=r"^/proc/result\.json: cannot be written"):
         ResultCache(Path("/proc"))
 
@@ -190,7 +190,7 @@ def test_user_without_a_home(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    """A package with a linked folder of models, as jaxload has one."""
+    """Builds a package with symbolic links to folders, as jaxload has them."""
     package = tmp_path / "package"
     files = ("package/a.py", "package/part/b.py", "models/c.py", "configs/d.py")
     for name in files:
@@ -223,11 +223,13 @@ def test_digest_changes_with_each_file(package: Path, name: str):
 def test_digest_changes_with_a_name_and_a_version(package: Path):
     before = digest(package)
     upgraded = digest(package, jax="2")
-    (package / "a.py").rename(package / "aa.py")  # Still the first of them.
+    (package / "a.py").rename(
+        package / "aa.py"
+    )  # The order of the files stays the same.
     assert len({before, upgraded, digest(package)}) == 3
 
 
-def test_digest_ignores_what_is_no_code(package: Path):
+def test_digest_ignores_files_that_are_not_code(package: Path):
     before = digest(package)
     (package / "notes.md").touch()
     (package / "part" / "__pycache__").mkdir()

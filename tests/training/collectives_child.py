@@ -64,19 +64,19 @@ def handle(request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> 
     )
 
 
-_KINDS = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
+_NAMES = "all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute"
 
 
 def count_collectives(text: str) -> list[int]:
-    """Counts the collectives of an HLO module by their names, and by their devices."""
-    names = re.findall(rf"\s(?:{_KINDS})(?:-start)?\(", text)
-    # Those of other kinds are here, too.
+    """Counts the collectives of an HLO module, by name and by attribute of devices."""
+    names = re.findall(rf"\s(?:{_NAMES})(?:-start)?\(", text)
+    # Also counts collectives with other names.
     devices = re.findall("replica_groups=|source_target_pairs=", text)
     return [len(names), len(devices)]
 
 
 def find_collectives(text: str, mesh: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Returns the kind, the mesh axes, the resulting arrays and bytes of collectives.
+    """Returns the name, mesh axes, result arrays and bytes of each collective.
 
     Args:
         text: An HLO module.
@@ -87,7 +87,7 @@ def find_collectives(text: str, mesh: Mapping[str, int]) -> list[dict[str, Any]]
     """
     found = []
     for result, kind, is_async, attributes in re.findall(
-        rf" = (.*?) ({_KINDS})(-start)?\((.*)", text
+        rf" = (.*?) ({_NAMES})(-start)?\((.*)", text
     ):
         arrays = re.findall(r"[a-z]+\d+\[[\d,]*\]", result)
         if is_async and kind != "all-reduce":  # The operands come first.
@@ -122,10 +122,10 @@ def _axes_of(groups: np.ndarray, mesh: Mapping[str, int]) -> list[str]:
 
 
 def _device_groups(attributes: str, num_devices: int) -> np.ndarray:
-    """Returns devices that communicate, a row for each group.
+    """Returns the devices that communicate, with one row per group.
 
-    XLA writes the groups as lists, such as `{{0,1},{2,3}}`; as what is left of all
-    devices, reshaped, `[4,2]<=[2,4]T(1,0)`; or as a mesh and the axes that communicate,
+    XLA writes the groups as lists, such as `{{0,1},{2,3}}`; as a reshape and transpose
+    of all devices, `[4,2]<=[2,4]T(1,0)`; or as a mesh and the axes that communicate,
     `mesh['a'=2,'b'=4], device_ids=([4,2]T(1,0)) {'a'}`.
     """
     lists = r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]+\})\}"
@@ -149,7 +149,7 @@ def _device_groups(attributes: str, num_devices: int) -> np.ndarray:
 
 
 def _in_order(sizes: str, permutation: str | None) -> np.ndarray:
-    """Returns all devices, as an array of some sizes that is then transposed."""
+    """Returns all devices as an array of these sizes, transposed."""
     axes = _ints(sizes)
     devices = np.arange(math.prod(axes)).reshape(axes)
     return devices.transpose(_ints(permutation) if permutation else None).ravel()

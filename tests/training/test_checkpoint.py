@@ -54,7 +54,7 @@ def adapted_config(debug_config: Config) -> Config:
 
 @pytest.fixture(scope="module")
 def adapted(adapted_config: Config) -> TrainState:
-    """The state of a run that trains adapters alone."""
+    """Returns the state of a run that trains only adapters."""
     return adapted_state(adapted_config, seed=3)
 
 
@@ -99,7 +99,7 @@ def state_on(config: Config, mesh: MeshConfig, num_devices: int) -> TrainState:
 
 @pytest.fixture(scope="module")
 def grouped(debug_config: Config) -> TrainState:
-    """The state of a run on two groups: numbers that differ in every leaf."""
+    """Returns the state of a run on two groups, with different values in each leaf."""
     rng = np.random.default_rng(0)
     return jax.tree.map(
         lambda x: jax.device_put(
@@ -111,7 +111,7 @@ def grouped(debug_config: Config) -> TrainState:
 
 @pytest.fixture(scope="module")
 def saved(grouped: TrainState, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of two groups."""
+    """Writes a checkpoint of two groups; returns its directory."""
     directory = tmp_path_factory.mktemp("grouped")
     with Checkpoints(directory, keep=1) as checkpoints:
         checkpoints.save(1, grouped, DATA)
@@ -188,7 +188,7 @@ def test_frozen_parameters_lie_beside_the_checkpoints_once(
         assert_same(checkpoints.restore_model(2, like), adapted.model)
 
 
-def test_frozen_parameters_of_a_start_that_came_to_no_checkpoint_are_replaced(
+def test_frozen_parameters_of_a_start_without_a_checkpoint_are_replaced(
     adapted_config: Config, adapted: TrainState, tmp_path: Path
 ):
     (tmp_path / "frozen.orbax-checkpoint-tmp" / "d").mkdir(parents=True)

@@ -15,8 +15,8 @@ MESHES = {
     "fsdp": {"replica": 2, "fsdp": 4, "tensor": 1},
     "tensor": {"replica": 2, "fsdp": 2, "tensor": 2},
 }
-# A device has more tokens than the model has features, as it does in a real run; of few
-# tokens, XLA would move activations instead of parameters.
+# Each device has more tokens than the model has features, as in a real run. With fewer
+# tokens, XLA would communicate activations instead of parameters.
 GRIDS = [(2, 16, 16), (4, 16, 16)]
 
 
@@ -25,7 +25,7 @@ GRIDS = [(2, 16, 16), (4, 16, 16)]
     params=[pytest.param(m, marks=[pytest.mark.gpu, pytest.mark.slow]) for m in MESHES],
 )
 def programs(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Collectives of init, update, and micro-steps of few and of many tokens."""
+    """Returns the collectives of init, update, and micro-steps of two sizes."""
     try:
         environment()
     except InputError as error:
@@ -43,7 +43,7 @@ def programs(request: pytest.FixtureRequest) -> dict[str, Any]:
 
 
 def moved(found: list[dict[str, Any]]) -> Counter[tuple[str, tuple[str, ...], str]]:
-    """Counts arrays by kind of collective, mesh axes and shape."""
+    """Counts arrays by name of the collective, mesh axes and shape."""
     return Counter(
         (c["kind"], tuple(c["axes"]), array) for c in found for array in c["arrays"]
     )
@@ -80,21 +80,23 @@ def test_gradients_cross_groups_once_a_step_and_nothing_else_does(
     update = crossing.pop("update")
     assert not any(crossing.values())
     assert {(c["kind"], *c["axes"]) for c in update} == {("all-reduce", "replica")}
-    # Every gradient of a device's shard, the loss, the count and 16 metrics.
+    # All gradients of a device's shard, the loss, the count and 16 metrics.
     total = sum(c["num_bytes"] for c in update)
     assert total == programs["param_bytes"] + 4 * (1 + 1 + 16)
 
 
-def test_within_a_group_the_update_agrees_on_the_norm_alone(programs: dict[str, Any]):
+def test_within_a_group_the_update_reduces_only_the_norm(
+    programs: dict[str, Any],
+):
     update = programs["collectives"]["update"]
     within = [c for c in update if "replica" not in c["axes"]]
     assert {c["kind"] for c in within} == {"all-reduce"}
     assert sum(c["num_bytes"] for c in within) < 4 * 100
 
 
-# --- How devices are read from HLO ---
+# --- Device groups in HLO text ---
 
-# Instructions as XLA writes them, and what they mean on a mesh of 2 x 4.
+# HLO instructions, and their device groups on a mesh of 2 x 4.
 LINES = {
     "lists": (
         "%a = f32[3]{0} all-reduce(%b), replica_groups={{0,4},{1,5},{2,6},{3,7}}",

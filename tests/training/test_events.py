@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
-from rich.console import Console
 
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.training.events import (
     Event,
@@ -259,7 +259,7 @@ def test_a_screen_that_shows_no_step_ends_as_it_began():
 
 
 class FakeSink:
-    """Remembers what was done with it in a list that several sinks share."""
+    """Records its calls in a list that several sinks share."""
 
     def __init__(self, name: str, done: list[str], *, fails: bool = False):
         self.name = name

@@ -10,7 +10,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxload.balance.architecture import analytic_law
 from jaxload.balance.program import Grid, Program, Remat
 from jaxload.config import Config
-from jaxload.models import MMDiTConfig, ModelConfig, WanConfig, mmdit_blocks, wan_blocks
+from jaxload.models import MMDiTConfig, ModelConfig, WanConfig
+from jaxload.models.mmdit import blocks as mmdit_blocks
+from jaxload.models.wan import blocks as wan_blocks
 from jaxload.ops.attention import SAVED, attention_reference
 from jaxload.parallel.config import MeshConfig
 from jaxload.parallel.placement import place
@@ -19,7 +21,7 @@ from jaxload.runs.setup import trainer_of
 from jaxload.shapes.shape import Shape
 from jaxload.training.lowering import Lowering
 
-# Heads as wide as those of large models: the softmax is then small beside its matmuls.
+# Heads are as wide as in large models, so that matmuls dominate the softmax.
 SIZES = {
     "width": 512,
     "num_heads": 4,
@@ -111,8 +113,8 @@ def test_agrees_with_xla_on_one_block(
 ):
     model = MODELS[kind]
     analytic = analytic_law(architecture_of(model))(batch, shape.tokens)
-    # XLA is up to 1% above: softmax, norms, rotations and noise, less the gradients
-    # that nobody needs: of latent, text and noise level.
+    # XLA counts up to 1% more: it adds softmax, norms, rotations and noise, but not the
+    # unused gradients of latent, text and noise level.
     ratio = xla_flops(debug_config, model, shape, batch) / analytic
     assert 1.0 < ratio < 1.03
 
@@ -129,7 +131,7 @@ def test_agrees_with_xla_on_adapters(
     )
     counted = xla_flops(debug_config, model, shape, 1)
     assert 0.99 < counted / analytic_cost(model)(program_of(model, shape)) < 1.03
-    # Far from what it takes to train the model itself.
+    # Much less than training the model itself.
     whole = dataclasses.replace(model, lora_rank=0)
     assert counted < 0.9 * analytic_cost(whole)(program_of(whole, shape))
 
@@ -158,5 +160,5 @@ def test_xla_counts_a_loop_once(debug_config: Config):
         )
         for depth in (1, 2)
     )
-    # If this fails, XLA has learnt to count, and the test above can take any depth.
+    # If this fails, XLA counts loops correctly, and the tests above may use any depth.
     assert two == pytest.approx(one, rel=0.01)

@@ -55,7 +55,7 @@ def test_predicting_zero_costs_the_size_of_the_target():
     np.testing.assert_allclose(loss.mean(), expected, rtol=0.03)
 
 
-def test_noise_follows_the_sample_not_its_place():
+def test_noise_depends_on_the_sample_not_on_its_index():
     def identity(noisy, timestep, text):
         return noisy + timestep[:, None, None, None, None]
 

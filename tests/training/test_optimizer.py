@@ -15,9 +15,8 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
-from jaxload.models import make_model
-from jaxload.models.presets import PRESETS, ModelConfig
-from jaxload.parallel.sharding import param_shardings
+from jaxload.models import ModelConfig, make_model, preset
+from jaxload.parallel.sharding_rules import param_shardings
 from jaxload.testing import assert_trees_close
 from jaxload.training.config import OptimizerConfig, ParamGroup
 from jaxload.training.optimizer import (
@@ -36,7 +35,7 @@ GROUPS = (
     ParamGroup(pattern="text.*", learning_rate=0.0),
 )
 GROUPED = dataclasses.replace(CONFIG, groups=GROUPS)
-# Learning rate and weight decay that each parameter of PARAMS has under GROUPED.
+# Learning rate and weight decay of each parameter of PARAMS with GROUPED.
 EXPECTED = {
     "blocks.q.kernel": (0.1, 0.5),
     "blocks.q.lora_a": (0.05, 2.0),
@@ -166,7 +165,7 @@ def test_rejects_values_out_of_range(field, value):
 
 
 def plain_adamw(config: OptimizerConfig) -> optax.GradientTransformation:
-    """Returns AdamW built from optax alone."""
+    """Returns AdamW built only from optax."""
 
     def is_decayed(params: Any) -> Any:
         return jax.tree.map_with_path(
@@ -248,7 +247,7 @@ def test_a_rate_of_zero_freezes():
 
 
 def test_adapters_decay_in_groups_too():
-    config = dataclasses.replace(PRESETS["wan-tiny"], lora_rank=2)
+    config = dataclasses.replace(preset("wan-tiny"), lora_rank=2)
     params = nnx.state(make_model(config, rngs=nnx.Rngs(0)), nnx.LoRAParam)
     params = jax.tree.map(jnp.ones_like, params)
     group = ParamGroup(pattern="*.lora_b", learning_rate=0.2, weight_decay=0.25)
@@ -263,14 +262,14 @@ def test_adapters_decay_in_groups_too():
 
 
 @pytest.mark.parametrize(
-    ("preset", "names"),
+    ("name", "names"),
     [
         ("wan-tiny", {"blocks.self_attention.q.kernel", "blocks.modulation"}),
         ("mmdit-tiny", {"double_blocks.video.k_norm.scale", "refiner.time_in.bias"}),
     ],
 )
-def test_names_are_dotted(preset: str, names: set[str]):
-    params = abstract_params(PRESETS[preset])
+def test_names_are_dotted(name: str, names: set[str]):
+    params = abstract_params(preset(name))
     assert names < by_name(params).keys()
     variables = jax.tree.leaves_with_path(
         params, is_leaf=lambda x: isinstance(x, nnx.Variable)
@@ -279,7 +278,7 @@ def test_names_are_dotted(preset: str, names: set[str]):
 
 
 def test_moments_of_a_group_are_sharded_as_its_parameters():
-    params = abstract_params(PRESETS["wan-tiny"])
+    params = abstract_params(preset("wan-tiny"))
     group = ParamGroup(pattern="blocks.*.kernel", learning_rate=1e-4)
     optimizer = make_optimizer(OptimizerConfig(learning_rate=1e-3, groups=(group,)))
     mesh = Mesh(np.array(jax.devices()), ("fsdp",))
@@ -301,7 +300,7 @@ def test_moments_of_a_group_are_sharded_as_its_parameters():
 def test_a_pattern_without_parameters_names_the_nearest():
     group = ParamGroup(pattern="*.self_atention.q.kernal", learning_rate=0.0)
     config = dataclasses.replace(CONFIG, groups=(group,))
-    params = abstract_params(PRESETS["wan-tiny"])
+    params = abstract_params(preset("wan-tiny"))
     message = (
         r"optimizer\.groups, pattern '\*\.self_atention\.q\.kernal': .* no match; "
         r"nearest: blocks\.self_attention\.q\.kernel, "
@@ -313,7 +312,7 @@ def test_a_pattern_without_parameters_names_the_nearest():
 
 
 def test_parameters_that_are_not_trained_match_nothing():
-    model = dataclasses.replace(PRESETS["wan-tiny"], lora_rank=2)
+    model = dataclasses.replace(preset("wan-tiny"), lora_rank=2)
     config = dataclasses.replace(CONFIG, groups=(ParamGroup(pattern="*.q.kernel"),))
     check_param_groups(config, abstract_params(model))
     with pytest.raises(InputError, match=r"no match; nearest: blocks\.\S+\.lora_"):

@@ -1,0 +1,114 @@
+"""Second stage of a part: decodes its clips, encodes them and writes a shard."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from jaxload.media.clip_frames import read_clips
+from jaxload.media.cutting import cut_file
+from jaxload.media.encode_step import MAX_UNWRITTEN, EncodeStep, LocalStep
+from jaxload.media.frames import MediaError, Scan
+from jaxload.media.listing import MediaFile
+from jaxload.media.part_tables import DIED, marker_path, read_scans
+from jaxload.media.part_writer import DeadlyFileError, FileInWork, PartWriter
+from jaxload.media.parts import file_problem, marked, unchanged
+from jaxload.media.preparation import Preparation
+from jaxload.media.problem import Problem
+from jaxload.shapes.shape import Shape
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncodePart:
+    """Task that encodes the clips of a part and writes them to a shard."""
+
+    preparation: Preparation
+    index: int
+    files: tuple[MediaFile, ...]
+    shapes: tuple[Shape, ...]
+    deadly: frozenset[str] = frozenset()
+    """Names of files to skip, each of which has killed workers or encoders."""
+
+    one_by_one: bool = False
+    """True to wait for the result of each clip before the next clip is decoded. If a
+    worker that encodes clips itself dies, the marker then names the file that killed
+    it. Has no effect if encoder processes encode the clips."""
+
+    @property
+    def marker(self) -> Path:
+        """Path of the file in which a worker records the name of its current file."""
+        return marker_path(self.preparation.out, "part", self.index)
+
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
+        """Returns an iterator that encodes the part.
+
+        The iterator decodes all files before its first yield. It then yields as long as
+        the part waits for results of `step`. If a file turns out to kill encoders, the
+        iterator starts the part again without that file.
+        """
+        assert step is not None
+        part = self
+        while True:
+            try:
+                yield from part._run(on_file, step)
+            except DeadlyFileError as error:
+                deadly = part.deadly | {error.name}
+                part = dataclasses.replace(part, deadly=deadly)
+            else:
+                return
+
+    def _run(self, on_file: Callable[[], None], step: EncodeStep) -> Iterator[None]:
+        self.marker.unlink(missing_ok=True)  # Left by a killed worker.
+        step.open()
+        scans, _ = read_scans(self.preparation.out, self.index)
+        with PartWriter(self.preparation.out, self.index, step, on_file) as writer:
+            for file in marked(self.files, self.marker):
+                self._decode(file, scans.get(file.name), step, writer)
+            writer.write_ready()
+            while writer.num_waiting:
+                yield
+                writer.write_ready()
+            writer.finish()
+
+    def _decode(
+        self,
+        file: MediaFile,
+        found: Scan | None,
+        step: EncodeStep,
+        writer: PartWriter,
+    ) -> None:
+        """Submits the clips of a file for encoding, or records why it has none.
+
+        `found` is the file's scan, or None if the scan failed.
+        """
+        if found is None:  # The scan has already recorded the problem.
+            writer.skip()
+        elif file.name in self.deadly:
+            writer.skip(Problem(name=file.name, reason=DIED))
+        else:
+            rules, geometry = self.preparation.rules, self.preparation.geometry
+            cutting = cut_file(file.name, found, self.shapes, rules, geometry)
+            work = FileInWork(file=file, cutting=cutting)
+            problem = None
+            try:
+                self._submit(work, step, writer)
+            except (MediaError, OSError) as error:
+                step.release()
+                problem = file_problem(file, error)
+            writer.end(work, problem)
+
+    def _submit(self, work: FileInWork, step: EncodeStep, writer: PartWriter) -> None:
+        file = work.file
+        path = unchanged(self.preparation.media, file)
+        if not work.cutting.clips:
+            return
+        one_by_one = self.one_by_one and isinstance(step, LocalStep)
+        limit = 1 if one_by_one else MAX_UNWRITTEN
+        work.text = step.submit_caption(file.name, work.caption)
+        for clip, video in read_clips(path, work.cutting, step.buffer):
+            writer.add(work, clip, step.submit_clip(file.name, clip.shape, video))
+            writer.write_ready()
+            while writer.num_waiting >= limit:
+                step.wait()
+                writer.write_ready()

@@ -1,0 +1,61 @@
+"""First stage of a part: decodes its files to measure their frames."""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from jaxload.media.encode_step import EncodeStep
+from jaxload.media.frames import MediaError, Scan, scan
+from jaxload.media.listing import MediaFile
+from jaxload.media.part_tables import DIED, marker_path, write_scans
+from jaxload.media.parts import file_problem, marked, unchanged
+from jaxload.media.preparation import Preparation
+from jaxload.media.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScanPart:
+    """Task that decodes the files of a part and records frames, sizes and damage."""
+
+    preparation: Preparation
+    index: int
+    files: tuple[MediaFile, ...]
+    deadly: frozenset[str] = frozenset()
+    """Names of files to skip, each of which has killed workers."""
+
+    @property
+    def marker(self) -> Path:
+        """Path of the file in which a worker records the name of its current file."""
+        return marker_path(self.preparation.out, "scan", self.index)
+
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
+        """Scans all files; returns an empty iterable, as it waits for no result."""
+        self.marker.unlink(missing_ok=True)  # Left by a killed worker.
+        scans: dict[str, Scan] = {}
+        problems: list[Problem] = []
+        for file in marked(self.files, self.marker):
+            found = self._scan(file)
+            if isinstance(found, Scan):
+                scans[file.name] = found
+                problems += _damage(file, found)
+            else:
+                problems.append(found)
+            on_file()
+        write_scans(self.preparation.out, self.index, scans, problems)
+        return ()
+
+    def _scan(self, file: MediaFile) -> Scan | Problem:
+        if file.name in self.deadly:
+            return Problem(name=file.name, reason=DIED)
+        try:
+            return scan(unchanged(self.preparation.media, file))
+        except (MediaError, OSError) as error:
+            return file_problem(file, error)
+
+
+def _damage(file: MediaFile, found: Scan) -> list[Problem]:
+    reason = "damaged, used up to the damage"
+    problem = Problem(name=file.name, reason=reason, detail=found.damage, bad=False)
+    return [problem] if found.damage else []
