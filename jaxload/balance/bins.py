@@ -10,8 +10,8 @@ a few bins of the optimum, and it needs no more patterns than there are supplies
 import heapq
 from collections.abc import Sequence
 
+import highspy
 import numpy as np
-from scipy.optimize import linprog
 
 _EXACT_ITEMS = 12  # Most items for which every distribution is searched.
 _MAX_SWAPS = 2_000
@@ -130,29 +130,64 @@ def fill_bins(
     units = np.maximum(1, np.round(sizes / bin_size * resolution).astype(np.int64))
     one_item = np.diag(np.maximum(1, resolution // units))
     known = [p for p in patterns if p @ units <= resolution]
-    columns = [*one_item, *known]
     uses = np.zeros((len(totals), len(sizes)))
     uses[supply_of, np.arange(len(sizes))] = amounts
+    columns = []
+    program = _CoveringProgram(totals)
+
+    def add(pattern: np.ndarray) -> None:
+        cost = 1 + penalty * pattern.sum() + repeats * _num_repeats(pattern)
+        program.add_column(float(cost), uses @ pattern)
+        columns.append(pattern)
+
+    for pattern in (*one_item, *known):
+        add(pattern)
     while True:
-        matrix = np.stack(columns, axis=1)
-        solution = linprog(
-            1 + penalty * matrix.sum(axis=0) + repeats * _num_repeats(matrix),
-            A_ub=-(uses @ matrix),
-            b_ub=-totals.astype(float),
-            method="highs",
-        )
-        worth = -solution.ineqlin.marginals[supply_of] * amounts - penalty
-        _, pattern = _best_pattern(units, worth, resolution, repeats)
+        times, prices = program.solve()
+        worth = prices[supply_of] * amounts - penalty
+        # Without the items that no pattern worth adding can contain: even if the rest
+        # of the bin held the densest item, such a pattern would save too little.
+        most = worth + (resolution - units) * (worth / units).max()
+        offered = np.where(most >= 1 + _IMPROVEMENT, worth, 0.0)
+        _, pattern = _best_pattern(units, offered, resolution, repeats)
         saved = pattern @ worth - repeats * _num_repeats(pattern) - 1
         if saved < _IMPROVEMENT or len(columns) > len(sizes) + _MAX_PATTERNS:
             break
-        columns.append(pattern)
-    used = [
-        (float(x), column)
-        for x, column in zip(solution.x, columns, strict=True)
-        if x > 1e-9
-    ]
-    return float(solution.x.sum()), used
+        add(pattern)
+    used = [(float(x), c) for x, c in zip(times, columns, strict=True) if x > 1e-9]
+    return float(times.sum()), used
+
+
+class _CoveringProgram:
+    """Linear program: least cost of columns that together cover all demands.
+
+    Columns are added between solutions. Each solution starts from the previous basis,
+    which takes a fraction of the time that solving the program anew takes.
+    """
+
+    def __init__(self, demands: np.ndarray):
+        self._highs = highspy.Highs()
+        self._highs.setOptionValue("output_flag", False)
+        self._highs.setOptionValue("threads", 1)
+        self._highs.setOptionValue("presolve", "off")  # It would discard the basis.
+        rows, entries = np.array([], np.int32), np.array([])
+        for demand in demands.tolist():
+            self._highs.addRow(float(demand), highspy.kHighsInf, 0, rows, entries)
+
+    def add_column(self, cost: float, covers: np.ndarray) -> None:
+        """Adds a column that covers these amounts each time it is used."""
+        (rows,) = covers.nonzero()
+        self._highs.addCol(
+            cost, 0.0, highspy.kHighsInf, len(rows), rows.astype(np.int32), covers[rows]
+        )
+
+    def solve(self) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the times of each column, and the price of each demand."""
+        self._highs.run()
+        status = self._highs.getModelStatus()
+        assert status == highspy.HighsModelStatus.kOptimal, status
+        solution = self._highs.getSolution()
+        return np.array(solution.col_value), np.array(solution.row_dual)
 
 
 def _num_repeats(pattern: np.ndarray) -> np.ndarray | np.integer:
@@ -169,21 +204,20 @@ def _best_pattern(
     and each offer is one vector operation on the whole table.
     """
     best = np.zeros(capacity + 1)
+    with_offer = np.empty(capacity + 1)
     offers = []
-    for item in np.flatnonzero(worth > 0):
-        times = 1
-        while times * units[item] <= capacity:
-            size = int(times * units[item])
-            value = times * worth[item] - (times - 1) * repeats
-            with_it = best[: capacity + 1 - size] + value
-            better = with_it > best[size:]
-            best[size:] = np.where(better, with_it, best[size:])
-            offers.append((item, times, size, better))
-            times *= 2
+    for item in np.flatnonzero(worth > 0).tolist():
+        size, value, times = int(units[item]), float(worth[item]), 1
+        while size <= capacity:
+            tried = np.add(best[:-size], value, out=with_offer[size:])
+            taken = tried > best[size:]
+            np.maximum(best[size:], tried, out=best[size:])
+            offers.append((item, times, size, taken))
+            size, value, times = 2 * size, 2 * value - repeats, 2 * times
     pattern = np.zeros(len(units), np.int64)
     left = capacity
-    for item, times, size, better in reversed(offers):
-        if left >= size and better[left - size]:
+    for item, times, size, taken in reversed(offers):
+        if left >= size and taken[left - size]:
             pattern[item] += times
             left -= size
     return float(best[capacity]), pattern

@@ -137,15 +137,43 @@ def _pack(
         return []
     sizes = [float(costs[j]) for j in items]
     need = sum(sizes) / capacity
-    num_bins = max(1, math.ceil(need - _SLACK) if rigid else round(need))
-    while True:
-        bins = partition(sizes, num_bins)
-        fullest = max(sum(sizes[i] for i in b) for b in bins)
-        if not rigid or fullest <= max(capacity * (1 + _SLACK), max(sizes)):
-            break
-        num_bins += 1
+    if rigid:
+        most = max(capacity * (1 + _SLACK), max(sizes))
+        bins = _fewest_bins(sizes, most, at_least=math.ceil(need - _SLACK))
+    else:
+        bins = partition(sizes, max(1, round(need)))
     counts = [np.bincount([items[i] for i in b], minlength=len(costs)) for b in bins]
     return _ordered([c.tolist() for c in counts if c.any()], programs, left)
+
+
+def _fewest_bins(
+    sizes: Sequence[float], most: float, *, at_least: int
+) -> list[list[int]]:
+    """Packs items into few bins, none of which is filled with more than `most`.
+
+    Bisects the number of bins, because each attempt packs all items. The result may
+    have a bin too many: more bins do not always pack better.
+    """
+    low = max(1, at_least)
+    bins = partition(sizes, low)
+    step = 1
+    while _fullest(sizes, bins) > most:
+        low += step
+        bins, step = partition(sizes, min(low, len(sizes))), 2 * step
+    high, low = len(bins), len(bins) - step // 2 + 1
+    while low < high:
+        middle = (low + high) // 2
+        tried = partition(sizes, middle)
+        if _fullest(sizes, tried) <= most:
+            bins, high = tried, middle
+        else:
+            low = middle + 1
+    return bins
+
+
+def _fullest(sizes: Sequence[float], bins: list[list[int]]) -> float:
+    """Returns the sum of sizes in the fullest bin."""
+    return max(sum(sizes[i] for i in b) for b in bins)
 
 
 def _ordered(
