@@ -14,13 +14,14 @@ from jaxload.media.resample import ticks
 from jaxload.shapes.assignment import assign
 from jaxload.shapes.clips import Clips, tabulate
 from jaxload.shapes.config import MAX_FPS, ShapeRules
-from jaxload.shapes.cover import why_left_out
+from jaxload.shapes.cover import TOO_SHORT, why_left_out
 from jaxload.shapes.cuts import cut_videos
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
 TOO_SLOW = "frame rate too low"
 BAD_TIMES = "invalid frame rate"
+ONLY_STILLS = "no shape of several frames for a video of its size"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,10 @@ def cut_file(
     rules: ShapeRules,
     geometry: Geometry,
 ) -> Cutting:
-    """Cuts a file into clips and assigns each clip to its best shape, if any."""
+    """Cuts a file into clips and assigns each clip to its best shape, if any.
+
+    Clips of a video go to shapes of several frames only.
+    """
     rate, num_taken = ticks(scan.num_frames, scan.seconds, fps=rules.fps)
     if not num_usable(scan, rules):
         slow = scan.fps < rules.min_fps
@@ -113,7 +117,7 @@ def cut_file(
     cuts = cut_videos(np.array([num_taken]), rules)
     sizes = (np.array([scan.height]), np.array([scan.width]))
     full, rest = (
-        _Assigned(clips, shapes, rules)
+        _Assigned(clips, shapes, rules, is_video=scan.num_frames > 1)
         for clips in tabulate(cuts, *sizes, np.array([1]), geometry)
     )
     kept: list[Clip] = []
@@ -150,12 +154,28 @@ def cut_file(
 class _Assigned:
     """Shape assigned to equal clips, which a table of one row describes."""
 
-    def __init__(self, clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules):
-        (index,), _ = assign(clips, shapes, rules)
-        self.shape = shapes[index] if index >= 0 else None
+    def __init__(
+        self,
+        clips: Clips,
+        shapes: tuple[Shape, ...],
+        rules: ShapeRules,
+        *,
+        is_video: bool,
+    ):
+        self._moving = shapes
+        if is_video:
+            self._moving = tuple(shape for shape in shapes if shape.pixels[0] > 1)
+        self._clips, self._shapes, self._rules = clips, shapes, rules
+        self.shape = self._best(self._moving)
         self.num_frames = int(clips.frames[0])
-        self._context = (clips, shapes, rules)
+
+    def _best(self, shapes: tuple[Shape, ...]) -> Shape | None:
+        (index,), _ = assign(self._clips, shapes, self._rules)
+        return shapes[index] if index >= 0 else None
 
     def why_left_out(self) -> str:
         """Returns the main reason why no shape is suitable for the clip."""
-        return why_left_out(*self._context)[0]
+        (reason,) = why_left_out(self._clips, self._moving, self._rules)
+        if reason != TOO_SHORT and self._best(self._shapes) is not None:
+            return ONLY_STILLS
+        return reason

@@ -15,7 +15,7 @@ from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
-_MAX_ASPECT = 4.0  # Largest aspect ratio of candidate shapes.
+MAX_ASPECT = 4.0  # Largest aspect ratio of candidate shapes.
 _MAX_DISTINCT = 6_000  # Most distinct clips that shapes are chosen for.
 _CHUNK = 1 << 16  # Distinct clips per pass, few enough for the CPU cache.
 _INTERPOLATION_PENALTY = 0.1  # Penalty of an interpolated pixel, in kept pixels.
@@ -53,13 +53,24 @@ def kept_pixels(
 ) -> np.ndarray:
     """Returns the pixels of frames that survive in another size; 0 if not allowed."""
     scale = np.maximum(to_height / height, to_width / width)
-    squeeze = (to_height * width) / (to_width * height)
-    uncropped = np.minimum(squeeze, 1 / squeeze)
-    allowed = (scale <= rules.max_upscale + SLACK) & (
-        uncropped >= 1 - rules.max_crop - SLACK
+    allowed = (scale <= rules.max_upscale + SLACK) & suits_aspect(
+        height, width, to_height, to_width, rules
     )
     # Upscaling by `scale` interpolates all but 1 / scale^2 of the pixels.
     return np.where(allowed, to_height * to_width / np.maximum(1.0, scale) ** 2, 0.0)
+
+
+def suits_aspect(
+    height: np.ndarray,
+    width: np.ndarray,
+    to_height: np.ndarray | np.integer | int,
+    to_width: np.ndarray | np.integer | int,
+    rules: ShapeRules,
+) -> np.ndarray:
+    """Returns whether cropping frames to another aspect stays within the rules."""
+    squeeze = (to_height * width) / (to_width * height)
+    uncropped = np.minimum(squeeze, 1 / squeeze)
+    return uncropped >= 1 - rules.max_crop - SLACK
 
 
 def worth(kept: np.ndarray, size: np.ndarray | int) -> np.ndarray:
@@ -78,11 +89,11 @@ def coarsened(clips: Clips) -> Clips:
 
 def _grid_sizes(rules: ShapeRules, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
     """Returns the heights and widths of all candidate shapes."""
-    longest = int(np.sqrt(rules.max_pixels * _MAX_ASPECT))
+    longest = int(np.sqrt(rules.max_pixels * MAX_ASPECT))
     sides = (np.arange(step, longest + 1, step) for step in geometry.token_pixels)
     height, width = (grid.ravel() for grid in np.meshgrid(*sides, indexing="ij"))
     aspect = np.maximum(height / width, width / height)
-    usable = (height * width <= rules.max_pixels) & (aspect <= _MAX_ASPECT)
+    usable = (height * width <= rules.max_pixels) & (aspect <= MAX_ASPECT)
     return height[usable], width[usable]
 
 

@@ -17,11 +17,13 @@ import numpy as np
 
 from jaxload.errors import InputError
 from jaxload.shapes.assignment import (
-    SLACK,
+    MAX_ASPECT,
     assign,
+    best_of_grid,
     coarsened,
     grid_content,
     kept_pixels,
+    suits_aspect,
 )
 from jaxload.shapes.candidates import Candidates
 from jaxload.shapes.clips import Clips
@@ -32,7 +34,7 @@ Choice = tuple[int, int]
 """Candidate shape: the index of its frames and the index of its size."""
 
 TOO_SHORT = "too short for the shapes of its size"
-TOO_SMALL = "too small for every shape"
+TOO_SMALL = "too small for the shapes of its aspect"
 ASPECT = "aspect that no shape has"
 
 _MAX_EXCHANGES = 32
@@ -157,9 +159,25 @@ def _covered_by(
                 left_out=_left_out(clips, shape_of < 0, shapes, rules),
             )
         shapes = shapes[:fewest] + shapes[fewest + 1 :]
-    raise InputError(
-        f"no shape has {min_samples} samples or more, among {int(clips.count.sum())} "
-        "clips; use fewer replicas, or more data"
+    raise _too_few(coarse, rules, min_samples)
+
+
+def _too_few(clips: Clips, rules: ShapeRules, min_samples: int) -> InputError:
+    """Returns the error of clips that give no shape `min_samples` samples."""
+    inverse, pixels, _, _ = best_of_grid(clips, rules)
+    has_shape = pixels[inverse] > 0
+    if has_shape.any():
+        return InputError(
+            f"no shape has {min_samples} samples or more, among "
+            f"{int(clips.count[has_shape].sum())} clips; use fewer replicas, or more "
+            "data"
+        )
+    common = int(clips.count.argmax())
+    return InputError(
+        f"{int(clips.count.sum())} clips, such as {_example(clips, common)}: expected "
+        f"an aspect that a shape may have, at most {MAX_ASPECT:g} to 1 after "
+        f"shapes.max_crop={rules.max_crop:g} of the area is cropped; use other media, "
+        "or raise shapes.max_crop"
     )
 
 
@@ -254,14 +272,13 @@ def why_left_out(
     clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
 ) -> list[str]:
     """Returns the first reason why each clip has no allowed shape."""
-    small, short = np.ones(len(clips), bool), np.zeros(len(clips), bool)
+    short, suited = np.zeros(len(clips), bool), np.zeros(len(clips), bool)
     for shape in shapes:
-        _, to_height, to_width = shape.pixels
-        scale = np.maximum(to_height / clips.height, to_width / clips.width)
-        small &= scale > rules.max_upscale + SLACK
-        kept = kept_pixels(clips.height, clips.width, to_height, to_width, rules)
-        short |= kept > 0
-    return np.where(small, TOO_SMALL, np.where(short, TOO_SHORT, ASPECT)).tolist()
+        sizes = (clips.height, clips.width, *shape.pixels[1:])
+        short |= kept_pixels(*sizes, rules) > 0
+        suited |= suits_aspect(*sizes, rules)
+    # A clip of another aspect may be small as well, but a larger one would not do.
+    return np.where(short, TOO_SHORT, np.where(suited, TOO_SMALL, ASPECT)).tolist()
 
 
 def _left_out(
@@ -273,12 +290,13 @@ def _left_out(
     for name in (TOO_SHORT, TOO_SMALL, ASPECT):
         rows = np.flatnonzero(without & (reason == name))
         if len(rows):
-            common = rows[np.argsort(-clips.count[rows], kind="stable")[:3]]
-            examples = tuple(
-                f"{clips.frames[i]}x{clips.height[i]}x{clips.width[i]} "
-                f"({clips.count[i]})"
-                for i in common
-            )
+            common = rows[np.argsort(-clips.count[rows], kind="stable")[:3]].tolist()
+            examples = tuple(_example(clips, i) for i in common)
             count = int(clips.count[rows].sum())
             result.append(LeftOut(reason=name, count=count, examples=examples))
     return tuple(result)
+
+
+def _example(clips: Clips, row: int) -> str:
+    size = f"{clips.frames[row]}x{clips.height[row]}x{clips.width[row]}"
+    return f"{size} ({clips.count[row]})"

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxload.media.cutting import BAD_TIMES, TOO_SLOW, FrameCount, cut_file, num_usable
+from jaxload.media.cutting import (
+    BAD_TIMES,
+    ONLY_STILLS,
+    TOO_SLOW,
+    FrameCount,
+    cut_file,
+    num_usable,
+)
 from jaxload.media.frames import Scan
 from jaxload.shapes.clips import ClipCounter, Columns
 from jaxload.shapes.config import ShapeRules
@@ -100,6 +107,8 @@ def test_a_plan_counts_the_same_clips(num_frames: int, fps: float):
     clips = cut_file("a", scan, shapes, RULES, DEFAULT).clips
     planned = counter.clips()
     expected = np.repeat(planned.frames, planned.count).tolist()
+    # A plan does not know a video that is rounded to one frame from an image.
+    expected = [frames for frames in expected if frames > 1 or num_frames == 1]
     assert sorted(clip.shape.pixels[0] for clip in clips) == expected
 
 
@@ -111,6 +120,7 @@ def test_a_plan_counts_the_same_clips(num_frames: int, fps: float):
         (scan_of(20, height=32, width=32), TOO_SMALL, "17x32x32"),
         (scan_of(20, height=64, width=640), ASPECT, "17x64x640"),
         (scan_of(1, height=15, width=15), TOO_SMALL, "1x15x15"),
+        (scan_of(1, height=20, width=2_000), ASPECT, "1x20x2000"),
     ],
 )
 def test_what_fits_nowhere_has_a_reason(scan: Scan, reason: str, detail: str):
@@ -124,6 +134,29 @@ def test_what_fits_nowhere_has_a_reason(scan: Scan, reason: str, detail: str):
 def test_an_image_is_too_short_for_shapes_of_clips():
     (left_out,) = cut_file("a", scan_of(1), SHAPES[1:], RULES, DEFAULT).left_out
     assert left_out.reason == TOO_SHORT
+
+
+@pytest.mark.parametrize(
+    ("num_frames", "shapes", "reason"),
+    [
+        (20, (Shape(1, 8, 8), Shape(5, 8, 16)), ONLY_STILLS),
+        (20, (Shape(1, 8, 8),), ONLY_STILLS),
+        (4, SHAPES, TOO_SHORT),  # 4 frames would be rounded down to 1.
+    ],
+)
+def test_a_video_becomes_no_still(num_frames: int, shapes, reason: str):
+    cutting = cut_file("a", scan_of(num_frames), shapes, RULES, DEFAULT)
+    assert not cutting.clips
+    (left_out,) = cutting.left_out
+    assert (left_out.id, left_out.reason) == ("a", reason)
+    assert cutting.frames.left_out == num_frames
+
+
+def test_a_video_goes_to_a_clip_even_if_a_still_has_more_pixels():
+    shapes = (Shape(2, 8, 8), Shape(1, 40, 40))
+    scan = scan_of(5, height=320, width=320)
+    (clip,) = cut_file("a", scan, shapes, RULES, DEFAULT).clips
+    assert clip.shape == shapes[0]
 
 
 def test_usable_frames_of_a_rate_that_makes_no_sense_are_none():

@@ -189,6 +189,7 @@ def test_clips_are_left_out_by_reason():
         (5, 120, 128): 8,
         (17, 64, 64): 5,
         (17, 256, 128): 3,
+        (17, 20, 400): 2,  # Too small as well.
     }
     result = cover(clips_of(counts), rules=RULES, max_shapes=1, min_samples=1)
     assert [str(shape) for shape in result.shapes] == ["5x16x16"]
@@ -196,12 +197,12 @@ def test_clips_are_left_out_by_reason():
     assert {reason: left.count for reason, left in left_out.items()} == {
         TOO_SHORT: 15,
         TOO_SMALL: 5,
-        ASPECT: 3,
+        ASPECT: 5,
     }
     # Examples are sorted by count.
     assert left_out[TOO_SHORT].examples == ("5x120x128 (8)", "9x128x128 (7)")
     assert left_out[TOO_SMALL].examples == ("17x64x64 (5)",)
-    assert left_out[ASPECT].examples == ("17x256x128 (3)",)
+    assert left_out[ASPECT].examples == ("17x256x128 (3)", "17x20x400 (2)")
 
 
 @settings(max_examples=20, deadline=None)
@@ -314,9 +315,16 @@ def test_too_few_samples_for_any_shape_are_an_error(counts):
         cover(clips_of(counts), rules=RULES, max_shapes=2, min_samples=8)
 
 
-def test_clips_without_any_allowed_shape_are_an_error():
-    with pytest.raises(InputError, match=r"no shape has 1 samples.*among 5 clips"):
+def test_clips_of_an_aspect_that_no_shape_may_have_are_an_error():
+    message = r"5 clips, such as 1x16x400 \(5\): .*aspect .*shapes\.max_crop"
+    with pytest.raises(InputError, match=message):
         cover(clips_of({(1, 16, 400): 5}), rules=RULES, max_shapes=2, min_samples=1)
+
+
+def test_clips_of_such_an_aspect_do_not_count_as_samples():
+    counts = {(1, 64, 64): 5, (1, 16, 400): 100}
+    with pytest.raises(InputError, match=r"no shape has 8 samples.*among 5 clips"):
+        cover(clips_of(counts), rules=RULES, max_shapes=2, min_samples=8)
 
 
 SHAPES = st.builds(
