@@ -151,12 +151,11 @@ def _decoded(
     """Yields each frame, and whether the decoder returned it after the data ended."""
     started = False
     try:
-        for num_packets, packet in enumerate(container.demux(stream)):
-            # The last packet is an empty one, by which PyAV flushes the decoder. An
-            # index that lists more packets is reliable, unlike a stated frame count.
-            ended = packet.size == 0
+        for num_packets, packet in _packets(container, stream):
+            ended = packet is None
+            # An index that lists more packets is reliable, unlike a stated frame count.
             short = ended and (is_cut or num_packets < len(stream.index_entries))
-            missing = packet.is_corrupt or short
+            missing = short or (packet is not None and packet.is_corrupt)
             for frame in _decode(stream, None if missing else packet, started=started):
                 if frame.is_corrupt and started:
                     raise DamageError("the decoder had to guess")
@@ -168,6 +167,23 @@ def _decoded(
                 raise DamageError("data are missing")
     except (FFmpegError, ValueError) as error:
         raise DamageError(_words(error)) from error
+
+
+def _packets(
+    container: InputContainer, stream: VideoStream
+) -> Iterator[tuple[int, Packet | None]]:
+    """Yields each packet that has data, after the number of packets before it.
+
+    The last item is the number of all packets, and None to flush the decoder.
+    """
+    num_packets = 0
+    # An empty packet, as in Theora, repeats the frame before it. The time stamps of the
+    # other frames tell how long that frame is shown, so the packet adds nothing. PyAV
+    # appends one more empty packet, by which it would flush the decoder.
+    for num_packets, packet in enumerate(container.demux(stream)):
+        if packet.size:
+            yield num_packets, packet
+    yield num_packets, None
 
 
 def _decode(

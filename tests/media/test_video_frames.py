@@ -287,3 +287,25 @@ def test_threads_would_give_the_same_frames(tmp_path):
             for frame in container.decode(video=0)
         ]
     np.testing.assert_array_equal(decoded(path), frames)
+
+
+def test_empty_packets_repeat_a_frame_and_end_nothing(tmp_path):
+    """Replaces packets by empty ones, as encoders of Theora do for equal frames."""
+    video = moving_pattern(12, 32, 48)
+    source = write_video(tmp_path / "whole.nut", video, codec="png")
+    path, empty = tmp_path / "clip.nut", (5, 6, 11)
+    with av.open(str(source)) as whole, av.open(str(path), "w") as output:
+        stream = output.add_stream_from_template(whole.streams.video[0])
+        for i, packet in enumerate(p for p in whole.demux(video=0) if p.size):
+            kept = packet if i not in empty else av.Packet(0)
+            kept.pts, kept.dts, kept.stream = packet.pts, packet.dts, stream
+            kept.time_base = packet.time_base
+            output.mux(kept)
+    with av.open(str(path)) as container:
+        sizes = [packet.size for packet in container.demux(video=0)]
+    assert sizes.count(0) == len(empty) + 1  # The last one flushes the decoder.
+    assert scan(path).damage == ""
+    left = [i for i in range(12) if i not in empty]
+    np.testing.assert_array_equal(decoded(path), video[left])
+    times = [frame.time for frame in read_frames(path)]
+    np.testing.assert_allclose(times, [i / 25 for i in left])
