@@ -69,20 +69,23 @@ def phase(
 
 
 @contextlib.contextmanager
-def count_rows(console: Console, title: str) -> Iterator[Callable[[int], None]]:
-    """Shows the number of rows read so far, when the total is not known."""
+def count_up(console: Console, title: str, unit: str) -> Iterator[Callable[..., None]]:
+    """Shows the number of parts done so far, when the total is not known.
+
+    Yields a function to call as in `phase`; `unit` names the parts, in the plural.
+    """
     start = said = time.perf_counter()
     done = 0
     with console.status(title) if console.is_terminal else contextlib.nullcontext():
 
-        def advance(count: int) -> None:
+        def advance(count: int = 1) -> None:
             nonlocal done, said
             done += count
             now = time.perf_counter()
             if not console.is_terminal and now - said > _LOG_SECONDS:
                 said = now
-                console.say(f"{title}: {done:,} rows")
+                console.say(f"{title}: {done:,} {unit}")
 
         yield advance
     seconds = time.perf_counter() - start
-    console.say(f"{title}: {done:,} rows in {seconds:.1f} s")
+    console.say(f"{title}: {done:,} {unit} in {seconds:.1f} s")

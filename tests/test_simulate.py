@@ -2,6 +2,7 @@
 
 import collections
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -161,6 +162,21 @@ def test_bad_arguments_are_one_line(workload: Path, arguments, message):
     with pytest.raises(InputError, match=message) as error:
         run("--workload", workload, *arguments)
     assert "\n" not in str(error.value)
+
+
+def test_bad_costs_are_refused_before_the_workload_is_read(tmp_path: Path):
+    with pytest.raises(InputError, match=r"calibration none.json: cannot be read"):
+        run("--workload", tmp_path / "missing.csv", "--costs", "none.json")
+
+
+def test_each_policy_and_the_search_of_a_deal_have_a_line(workload: Path, capsys):
+    arguments = ("--replicas", 2, "--steps", 3, "--policies", "knapformer", "mixed")
+    assert run("--workload", workload, *arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    done = [line.split(" in ")[0] for line in lines if line.endswith(" s")]
+    assert "simulating knapformer: 3/3" in done
+    assert re.fullmatch(r"searching for a deal: \d+ attempts", done[-2])
+    assert done[-1] == "simulating mixed: 3/3"
 
 
 def test_a_schedule_needs_a_policy_that_has_one(workload: Path, tmp_path: Path):

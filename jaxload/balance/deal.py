@@ -10,7 +10,7 @@ number of samples.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -54,6 +54,7 @@ def make_deal(
     num_replicas: int,
     max_programs: int,
     budget: float = 0.0,
+    on_attempt: Callable[[], None] = lambda: None,
 ) -> Deal:
     """Deals the samples of some shapes so that replicas idle as little as possible.
 
@@ -64,6 +65,7 @@ def make_deal(
       num_replicas: Number of replicas; requires at least as many units of samples.
       max_programs: Upper bound on the number of programs, at least one per shape.
       budget: Compute budget; 0: searched.
+      on_attempt: Called after each budget or choice of batch sizes that was tried.
     """
     _check_enough(supplies, num_replicas)
     deals = []
@@ -71,7 +73,9 @@ def make_deal(
     # that nearly divide the number of samples leave fewer gaps, and small batches leave
     # small gaps.
     for min_batches in (0, 1, _MANY_BATCHES):
-        solver = _Solver(supplies, fixed, accumulate, num_replicas, min_batches)
+        solver = _Solver(
+            supplies, fixed, accumulate, num_replicas, min_batches, on_attempt
+        )
         deals.append(_deal(solver, max_programs, budget))
         if solver.idle(deals[-1]) <= _GOOD_ENOUGH:
             break
@@ -162,7 +166,9 @@ class _Solver:
         accumulate: int,
         num_replicas: int,
         min_batches: int,
+        on_attempt: Callable[[], None] = lambda: None,
     ):
+        self._on_attempt = on_attempt
         self._num_replicas = num_replicas
         self._min_batches = min_batches
         self._supplies = supplies
@@ -248,6 +254,7 @@ class _Solver:
             repeats=_REPEATS / self._accumulate,
             patterns=start.patterns if start else (),
         )
+        self._on_attempt()
         work = sum(t * float(p @ costs) for t, p in used)
         return _Relaxed(
             budget=budget,

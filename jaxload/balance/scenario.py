@@ -59,8 +59,11 @@ def batches_by_rule(
     )
 
 
-def deal_of(scenario: Scenario) -> Deal:
-    """Chooses batch sizes and deals the samples of a scenario."""
+def deal_of(scenario: Scenario, on_attempt: Callable[[], None] = lambda: None) -> Deal:
+    """Chooses batch sizes and deals the samples of a scenario.
+
+    `on_attempt` is called after each attempt of the search, to show its progress.
+    """
     config, cost_model = scenario.config, scenario.cost_model
     budget = 0.0
     if config.max_compute_tokens:
@@ -73,6 +76,7 @@ def deal_of(scenario: Scenario) -> Deal:
         num_replicas=scenario.num_replicas,
         max_programs=config.max_programs or 2 * config.max_buckets,
         budget=budget,
+        on_attempt=on_attempt,
     )
 
 
@@ -139,9 +143,11 @@ def make_lockstep(scenario: Scenario) -> Lockstep:
     )
 
 
-def make_mixed(scenario: Scenario) -> Mixed:
-    """Builds the mixed schedule of a new deal."""
-    deal = deal_of(scenario)
+def make_mixed(
+    scenario: Scenario, on_attempt: Callable[[], None] = lambda: None
+) -> Mixed:
+    """Builds the mixed schedule of a new deal; see `deal_of`."""
+    deal = deal_of(scenario, on_attempt)
     return Mixed(
         buckets=deal_buckets(deal, scenario),
         patterns=deal.patterns,

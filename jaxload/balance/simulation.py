@@ -96,33 +96,54 @@ def simulate_policy(
     *,
     num_steps: int,
     schedule: Lockstep | Mixed | None = None,
+    on_step: Callable[..., None] = lambda count=1: None,
 ) -> SimulationResult:
-    """Simulates the first steps of a run; builds its schedule unless one is given."""
+    """Simulates the first steps of a run.
+
+    Args:
+        policy: One of POLICIES.
+        scenario: Samples, costs, memory and replicas.
+        num_steps: Number of steps.
+        schedule: Schedule of the policy, if it has one; built unless it is given.
+        on_step: Called after each step, or with the number of steps done at once.
+    """
     match policy:
         case "equal-token" | "dual":
-            return _simulate_random(policy, scenario, num_steps)
+            result = _simulate_random(policy, scenario, num_steps)
+            on_step(num_steps)
+            return result
         case "knapformer":
-            return _simulate_knapformer(scenario, num_steps)
+            return _simulate_knapformer(scenario, num_steps, on_step)
     schedule = schedule or make_schedule(policy, scenario)
-    counts = np.stack([schedule.step_counts(step) for step in range(num_steps)])
+    counts = []
+    for step in range(num_steps):
+        counts.append(schedule.step_counts(step))
+        on_step()
     carried = sum(schedule.carried(0).values())
     missing = set(scenario.cover.shapes) - {b.shape for b in schedule.buckets}
     note = ""
     if missing:
         note = f"leaves out {len(missing)} shapes with fewer samples than replicas"
     result = _summarize(
-        policy, schedule.buckets, counts, schedule.epoch_counts(), scenario, note
+        policy,
+        schedule.buckets,
+        np.stack(counts),
+        schedule.epoch_counts(),
+        scenario,
+        note,
     )
     return dataclasses.replace(result, carried=carried)
 
 
-def make_schedule(policy: str, scenario: Scenario) -> Lockstep | Mixed:
-    """Builds the schedule of the policy `lockstep` or `mixed`."""
+def make_schedule(
+    policy: str, scenario: Scenario, on_attempt: Callable[[], None] = lambda: None
+) -> Lockstep | Mixed:
+    """Builds the schedule of the policy `lockstep` or `mixed`; see `deal_of`."""
     match policy:
         case "lockstep":
             return make_lockstep(scenario)
         case "mixed":
-            return make_mixed(scenario)
+            return make_mixed(scenario, on_attempt)
     raise InputError(f"policy {policy!r}: expected some of {', '.join(POLICIES)}")
 
 
@@ -152,7 +173,9 @@ def _draw_weights(buckets: Sequence[Bucket]) -> np.ndarray:
     return np.array([b.num_samples / b.batch for b in buckets])
 
 
-def _simulate_knapformer(scenario: Scenario, num_steps: int) -> SimulationResult:
+def _simulate_knapformer(
+    scenario: Scenario, num_steps: int, on_step: Callable[..., None]
+) -> SimulationResult:
     """Simulates KnapFormer: sequences move between replicas to even out their cost.
 
     Each step has the sequences that the policy `equal-token` draws. Each replica runs
@@ -165,15 +188,16 @@ def _simulate_knapformer(scenario: Scenario, num_steps: int) -> SimulationResult
     programs = [bucket.program for bucket in drawn.buckets]
     tokens = np.array([p.tokens / p.layout.num_devices for p in programs])
     cost = np.array([scenario.cost_model.sample(p) / p.layout.batch for p in programs])
-    dealt = np.stack(
-        [_deal_sequences(row, cost, scenario.num_replicas) for row in sequences]
-    )
+    dealt = []
+    for row in sequences:
+        dealt.append(_deal_sequences(row, cost, scenario.num_replicas))
+        on_step()
     return dataclasses.replace(
         drawn,  # Same sequences, hence same samples, tokens and mixing.
         policy="knapformer",
         num_compiles=None,
-        seconds=scenario.cost_model.fixed + dealt @ cost,
-        memory=dealt @ tokens / _token_budget(scenario),
+        seconds=scenario.cost_model.fixed + np.stack(dealt) @ cost,
+        memory=np.stack(dealt) @ tokens / _token_budget(scenario),
         note="memory is ignored; packed batches of any length",
     )
 

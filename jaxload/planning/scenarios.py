@@ -18,7 +18,7 @@ from jaxload.balance.simulation import (
     make_schedule,
     simulate_policy,
 )
-from jaxload.console import Console, phase
+from jaxload.console import Console, count_up, phase
 from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
@@ -94,26 +94,33 @@ def simulate(
             f"lockstep is left out: no shape has {scenario.num_replicas} samples"
         )
     results, schedules = [], {}
-    with phase(console, "simulating", len(policies)) as advance:
-        for policy in policies:
-            if policy in _WITH_SCHEDULE:
-                schedules[policy] = make_schedule(policy, scenario)
-            results.append(
-                simulate_policy(
-                    policy,
-                    scenario,
-                    num_steps=options.num_steps,
-                    schedule=schedules.get(policy),
-                )
+    for policy in policies:
+        if policy in _WITH_SCHEDULE:
+            schedules[policy] = _schedule(policy, scenario, console)
+        with phase(console, f"simulating {policy}", options.num_steps) as advance:
+            result = simulate_policy(
+                policy,
+                scenario,
+                num_steps=options.num_steps,
+                schedule=schedules.get(policy),
+                on_step=advance,
             )
-            advance()
+        results.append(result)
     if schedule_out is not None and writer is not None:
         _write_schedule(schedules[writer], options, scenario, schedule_out, console)
     return scenario, results
 
 
+def _schedule(policy: str, scenario: Scenario, console: Console) -> Lockstep | Mixed:
+    if policy == "lockstep":
+        return make_schedule(policy, scenario)
+    with count_up(console, "searching for a deal", "attempts") as advance:
+        return make_schedule(policy, scenario, advance)
+
+
 def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
     """Reads the workload and chooses shapes for its clips."""
+    cost_model = _cost_model(options)  # Before the long work, as it may fail.
     if is_prepared(options.workload):
         raise InputError(
             f"--workload {options.workload}: a prepared dataset, whose shapes are "
@@ -137,7 +144,7 @@ def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
     return Scenario(
         cover=chosen,
         config=dataclasses.replace(config, max_tokens=max_tokens),
-        cost_model=_cost_model(options),
+        cost_model=cost_model,
         limit=TokenMemory(max_tokens=max_tokens, remat=options.remat).limit,
         num_replicas=options.num_replicas,
         accumulate=options.accumulate,

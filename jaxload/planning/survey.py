@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxload.console import Console, count_rows
+from jaxload.console import Console, count_up
 from jaxload.data.workload import Rows, read_rows
 from jaxload.data.workload_ids import (
     MAX_CHECKED_IDS,
@@ -58,7 +58,7 @@ def survey_manifest(
     counter = ClipCounter(rules, geometry)
     num_rows = num_bad = 0
     examples: list[tuple[int, str]] = []
-    with count_rows(console, f"reading {path}") as advance:
+    with count_up(console, f"reading {path}", "rows") as advance:
         for rows in read_rows(path):
             bad = counter.add(_columns(rows))
             for i in np.flatnonzero(bad)[: _NUM_EXAMPLES - len(examples)].tolist():
