@@ -12,11 +12,10 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from benchmarks.data_loading.samples import WRITER_OPTIONS, draw_record
 from jaxload.data.manifest import (
     ENTRY_SCHEMA,
-    Shard,
-    describe_shard,
     write_manifest,
 )
 from jaxload.data.record import encode_record
+from jaxload.data.shard import Shard, describe_shard
 from jaxload.shapes.shape import Shape
 
 # pyarrow creates this function at import, so type checkers do not know it.
@@ -87,6 +86,7 @@ def _table(
     columns = [
         _join("clip", number, "-"),
         _join("videos/", number, ".mp4", ""),
+        np.zeros(count, np.int64),
         _join(*drawn, " "),
         tokens,
         *sizes.T,

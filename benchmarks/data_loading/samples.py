@@ -14,12 +14,12 @@ from jaxload.balance.schedule import Lockstep
 from jaxload.data.manifest import (
     Entry,
     Manifest,
-    describe_shard,
     entry_table,
     read_manifest,
     write_manifest,
 )
 from jaxload.data.record import Record, encode_record
+from jaxload.data.shard import describe_shard
 from jaxload.data.source import Arrays, open_records
 from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape

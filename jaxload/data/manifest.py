@@ -1,4 +1,4 @@
-"""Manifest of a dataset: its samples, its provenance and its shards."""
+"""Manifest of a dataset: its samples, its generations and its shards."""
 
 import bisect
 import dataclasses
@@ -15,15 +15,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jaxload.data.generation import (
+    Generation,
+    Ranges,
+    all_masked,
+    extended,
+    mask,
+)
+from jaxload.data.shard import Shard, check_shard
 from jaxload.errors import InputError
 from jaxload.files import replaced
 from jaxload.shapes.geometry import DEFAULT, Geometry
 from jaxload.shapes.shape import Shape
 
 FILE_NAME = "manifest.parquet"
-_FORMAT = 2
+_FORMAT = 3
+_ONE_GENERATION = 2  # Format without generations and without the column `start`.
 METADATA_KEY = b"jaxload"
-_BLOCK_BYTES = 65_536  # ArrayRecord pads its files to blocks of this size.
 _ROW_GROUP = 1 << 16
 _NUM_THREADS = 16  # Threads that check shards, to hide latency of network storage.
 _SIZES = ("frames", "height", "width")
@@ -33,23 +41,13 @@ ENTRY_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
         ("source", pa.string()),
+        ("start", pa.int64()),
         ("caption", pa.string()),
         ("text_tokens", pa.int32()),
         *((name, pa.int32()) for name in _SIZES),
     ]
 )
 """Columns of the manifest; the latent's sizes come last."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Shard:
-    """Expected properties of one ArrayRecord file."""
-
-    name: str
-    num_records: int
-    num_bytes: int
-    digest: str
-    """Digest of the first and the last block; the last has the offsets of records."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +58,9 @@ class Entry:
     source: str
     """Path of the sample's media file, relative to the media folder."""
 
+    start: int = 0
+    """First frame of the clip, counted at the frame rate of the dataset."""
+
     caption: str
     text_tokens: int
     """Number of tokens of the text embedding."""
@@ -69,7 +70,10 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A dataset: row i describes record i, counted through the shards in order.
+    """A generation of a dataset.
+
+    Row i describes record i, counted through the shards in order, in every generation.
+    Masked rows belong to files that were removed or replaced; nothing uses them.
 
     Columns are read on demand. A pickled copy reads the columns again in its process,
     because ten million rows are faster to read than to send.
@@ -80,10 +84,12 @@ class Manifest:
     fingerprint: Mapping[str, Any]
     """Provenance of the dataset: codec, text encoder, source."""
 
+    masked: Ranges = ()
     geometry: Geometry = DEFAULT
     """Codec strides and model patches, which relate pixels, latents and tokens."""
 
     def __len__(self) -> int:
+        """Returns the number of rows, with masked ones."""
         return self._ends[-1] if self.shards else 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,27 +97,40 @@ class Manifest:
         return {name: getattr(self, name) for name in names}
 
     def digest(self) -> str:
-        """Returns 16 characters that identify the fingerprint and the shards."""
+        """Returns 16 characters that identify fingerprint, shards and masked rows."""
         content = [self.fingerprint, [shard.digest for shard in self.shards]]
+        # Omitted if empty: runs have recorded digests of datasets without masked rows.
+        content += [self.masked] if self.masked else []
         text = json.dumps(content, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def read_column(self, name: str) -> pa.ChunkedArray:
-        """Reads one column of all rows."""
-        return pq.read_table(self.directory / FILE_NAME, columns=[name])[name]
+        """Reads one column of all rows, with masked ones."""
+        return self._read([name])[name]
+
+    def _read(self, names: Sequence[str]) -> pa.Table:
+        table = pq.read_table(self.directory / FILE_NAME, columns=list(names))
+        return table.slice(0, len(self))  # Later generations append rows.
+
+    @functools.cached_property
+    def used_rows(self) -> np.ndarray:
+        """Rows that are not masked, ascending."""
+        return np.flatnonzero(~mask(self.masked, len(self))).astype(np.int32)
 
     @functools.cached_property
     def rows_by_shape(self) -> Mapping[Shape, np.ndarray]:
-        """Rows of each shape, ascending."""
-        table = pq.read_table(self.directory / FILE_NAME, columns=list(_SIZES))
+        """Rows of each shape that are not masked, ascending."""
+        table = self._read(_SIZES)
         key = np.zeros(table.num_rows, np.int64)
         for name in _SIZES:
             key = key * _MAX_SIZE + table[name].to_numpy()
+        key = key[self.used_rows] if self.masked else key
         # Small codes sort faster than 64-bit keys, which matters for ten million rows.
         encoded = pa.array(key).dictionary_encode()
         keys, codes = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
         small = codes.astype(np.uint16) if len(keys) <= 1 << 16 else codes
         order = np.argsort(small, kind="stable").astype(np.int32)
+        order = self.used_rows[order] if self.masked else order
         ends = np.cumsum(np.bincount(codes, minlength=len(keys)))
         groups = zip(keys.tolist(), np.split(order, ends[:-1]), strict=True)
         ordered = sorted(groups, key=_first)
@@ -148,6 +167,7 @@ def entry_table(entries: Sequence[Entry]) -> pa.Table:
     columns = {
         "id": [e.id for e in entries],
         "source": [e.source for e in entries],
+        "start": [e.start for e in entries],
         "caption": [e.caption for e in entries],
         "text_tokens": [e.text_tokens for e in entries],
         "frames": [e.shape.frames for e in entries],
@@ -162,11 +182,27 @@ def write_manifest(
     entries: Iterable[pa.Table],
     shards: Sequence[Shard],
     fingerprint: Mapping[str, Any],
+    *,
+    earlier: Sequence[Generation] = (),
+    masked: Ranges = (),
 ) -> None:
-    """Writes the manifest of a directory that already holds the shards."""
+    """Writes the manifest of a directory that already holds the shards.
+
+    Args:
+        directory: Directory of the dataset.
+        entries: All rows, with those of earlier generations first.
+        shards: All shards, likewise.
+        fingerprint: Provenance of the newest generation.
+        earlier: Generations before this one.
+        masked: Rows that the newest generation masks and earlier ones do not.
+    """
+    newest = Generation(
+        fingerprint=dict(fingerprint), num_shards=len(shards), masked=masked
+    )
+    generations = extended(earlier, newest)
     metadata = {
         "format": _FORMAT,
-        "fingerprint": dict(fingerprint),
+        "generations": [dataclasses.asdict(generation) for generation in generations],
         "shards": [dataclasses.asdict(shard) for shard in shards],
     }
     schema = ENTRY_SCHEMA.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
@@ -190,40 +226,28 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def read_manifest(directory: Path, geometry: Geometry = DEFAULT) -> Manifest:
-    """Reads a manifest and checks that the shards match it."""
-    path = directory / FILE_NAME
-    if not path.exists():
+def read_manifest(
+    directory: Path, geometry: Geometry = DEFAULT, *, digest: str | None = None
+) -> Manifest:
+    """Reads a manifest and checks that the shards match it.
+
+    Args:
+        directory: Directory of the dataset.
+        geometry: Geometry of the codec and the model.
+        digest: Digest of the generation to open; if None, or if no generation has this
+            digest, opens the newest.
+    """
+    generations, shards = read_generations(directory)
+    if not generations:
         raise InputError(
             f"dataset {directory}: expected {FILE_NAME} in it, found none; check "
             "data.path, or prepare the dataset with python -m jaxload.prepare"
         )
-    try:
-        file = pq.read_metadata(path)
-        schema = file.schema.to_arrow_schema()
-        metadata = json.loads((schema.metadata or {})[METADATA_KEY])
-        if metadata["format"] != _FORMAT:
-            raise InputError(
-                f"{path}: expected manifest format {_FORMAT}, got "
-                f"{metadata['format']}; prepare the dataset again with this version"
-            )
-        if schema.names != ENTRY_SCHEMA.names:
-            raise KeyError(*(set(ENTRY_SCHEMA.names) ^ set(schema.names)))
-        manifest = Manifest(
-            directory=directory,
-            shards=tuple(Shard(**shard) for shard in metadata["shards"]),
-            fingerprint=metadata["fingerprint"],
-            geometry=geometry,
-        )
-    except (pa.ArrowException, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(
-            f"{path}: not a manifest of jaxload ({error!r}); prepare the dataset again"
-        ) from error
-    if file.num_rows != len(manifest):
-        raise InputError(
-            f"{path}: expected a row per record, got {file.num_rows} rows for "
-            f"{len(manifest)} records; prepare the dataset again"
-        )
+    found = [
+        _make_manifest(directory, generations[: i + 1], shards, geometry)
+        for i in range(len(generations))
+    ]
+    manifest = next((m for m in found if m.digest() == digest), found[-1])
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         # `map` keeps the order, so the error names the first invalid shard.
         for _ in pool.map(lambda shard: check_shard(directory, shard), manifest.shards):
@@ -231,42 +255,62 @@ def read_manifest(directory: Path, geometry: Geometry = DEFAULT) -> Manifest:
     return manifest
 
 
-def describe_shard(path: Path, num_records: int) -> Shard:
-    """Describes a shard that was just written, for `check_shard` to compare with."""
-    return Shard(
-        name=path.name,
-        num_records=num_records,
-        num_bytes=path.stat().st_size,
-        digest=_digest(path),
+def _make_manifest(
+    directory: Path,
+    generations: Sequence[Generation],
+    shards: Sequence[Shard],
+    geometry: Geometry,
+) -> Manifest:
+    """Returns the last of some generations."""
+    return Manifest(
+        directory=directory,
+        shards=tuple(shards[: generations[-1].num_shards]),
+        fingerprint=generations[-1].fingerprint,
+        masked=all_masked(generations),
+        geometry=geometry,
     )
 
 
-def check_shard(directory: Path, shard: Shard) -> None:
-    """Raises InputError if a shard is missing or differs from its description."""
-    path = directory / shard.name
-    again = "copy the shard again or prepare the dataset again"
+def read_generations(
+    directory: Path,
+) -> tuple[tuple[Generation, ...], tuple[Shard, ...]]:
+    """Reads the generations and all shards; both are empty if there is no manifest."""
+    path = directory / FILE_NAME
     if not path.exists():
+        return (), ()
+    try:
+        file = pq.read_metadata(path)
+        generations, shards = _parse(path, file.schema.to_arrow_schema())
+    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(
-            f"{path}: the manifest names this shard, but it does not exist; {again}"
-        )
-    num_bytes = path.stat().st_size
-    if num_bytes != shard.num_bytes:
-        found = "truncated" if num_bytes < shard.num_bytes else "another file"
+            f"{path}: not a manifest of jaxload ({error!r}); prepare the dataset again"
+        ) from error
+    num_records = sum(shard.num_records for shard in shards)
+    if file.num_rows != num_records:
         raise InputError(
-            f"{path}: expected {shard.num_bytes} bytes by the manifest, got "
-            f"{num_bytes}: the shard is {found}; {again}"
+            f"{path}: expected a row per record, got {file.num_rows} rows for "
+            f"{num_records} records; prepare the dataset again"
         )
-    digest = _digest(path)
-    if digest != shard.digest:
-        raise InputError(
-            f"{path}: expected digest {shard.digest} by the manifest, got "
-            f"{digest}: the shard is another file, or damaged; {again}"
-        )
+    return generations, shards
 
 
-def _digest(path: Path) -> str:
-    """Hashes the first and last block of a shard, to avoid reading terabytes."""
-    with path.open("rb") as shard:
-        content = shard.read(_BLOCK_BYTES)
-        shard.seek(max(0, path.stat().st_size - _BLOCK_BYTES))
-        return hashlib.sha256(content + shard.read()).hexdigest()[:16]
+def _parse(
+    path: Path, schema: pa.Schema
+) -> tuple[tuple[Generation, ...], tuple[Shard, ...]]:
+    metadata = json.loads((schema.metadata or {})[METADATA_KEY])
+    is_old = metadata["format"] == _ONE_GENERATION
+    if metadata["format"] != _FORMAT and not is_old:
+        raise InputError(
+            f"{path}: expected manifest format {_FORMAT}, got "
+            f"{metadata['format']}; prepare the dataset again with this version"
+        )
+    expected = [name for name in ENTRY_SCHEMA.names if not is_old or name != "start"]
+    if schema.names != expected:
+        raise KeyError(*(set(expected) ^ set(schema.names)))
+    shards = tuple(Shard(**shard) for shard in metadata["shards"])
+    if is_old:
+        fingerprint = metadata["fingerprint"]
+        return (Generation(fingerprint=fingerprint, num_shards=len(shards)),), shards
+    return tuple(map(Generation.parse, metadata["generations"])), shards

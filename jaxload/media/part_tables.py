@@ -10,10 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxload.data.manifest import (
-    Shard,
-    check_shard,
-)
+from jaxload.data.shard import Shard, check_shard
 from jaxload.errors import InputError
 from jaxload.files import replaced
 from jaxload.media.cutting import FrameCount, LeftOutClip

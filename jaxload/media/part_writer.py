@@ -13,8 +13,9 @@ from types import TracebackType
 import numpy as np
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from jaxload.data.manifest import Entry, describe_shard, entry_table
+from jaxload.data.manifest import Entry, entry_table
 from jaxload.data.record import Record, encode_record
+from jaxload.data.shard import describe_shard
 from jaxload.errors import InputError
 from jaxload.files import replaced
 from jaxload.media.batch_encoder import Failure, Result

@@ -17,11 +17,10 @@ from jaxload.data.manifest import (
     FILE_NAME,
     Entry,
     Manifest,
-    Shard,
-    describe_shard,
     entry_table,
     write_manifest,
 )
+from jaxload.data.shard import Shard, describe_shard
 from jaxload.data.source import HostBatch, open_records
 from jaxload.shapes.shape import Shape
 

@@ -1,6 +1,9 @@
 """Tests of jaxload.data.manifest."""
 
+import dataclasses
+import hashlib
 import itertools
+import json
 import pickle
 import shutil
 from pathlib import Path
@@ -12,12 +15,15 @@ import pytest
 
 from jaxload.data.manifest import (
     FILE_NAME,
+    METADATA_KEY,
     Entry,
     Manifest,
     entry_table,
+    read_generations,
     read_manifest,
     write_manifest,
 )
+from jaxload.data.shard import Shard
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
 from tests.data.datasets import write_dataset
@@ -73,7 +79,8 @@ def test_rows_by_shape_of_more_shapes_than_16_bits_count(tmp_path: Path):
     assert len(shapes) > 1 << 16
     table = entry_table([entry_of(shape) for shape in shapes])
     write_manifest(tmp_path, [table, table], [], {})
-    rows = Manifest(directory=tmp_path, shards=(), fingerprint={}).rows_by_shape
+    shard = Shard(name="", num_records=2 * len(shapes), num_bytes=0, digest="")
+    rows = Manifest(directory=tmp_path, shards=(shard,), fingerprint={}).rows_by_shape
     assert list(rows) == shapes
     assert all(rows[s].tolist() == [i, i + len(shapes)] for i, s in enumerate(shapes))
 
@@ -96,6 +103,91 @@ def test_digest_follows_the_fingerprint_and_the_records(dataset: Path, tmp_path:
     assert digest_of("codec", entries(10), "y") != first
     changed = ((entry, record[::-1] + b"!") for entry, record in entries(10))
     assert digest_of("records", changed, "x") != first
+
+
+# --- Generations ---
+
+
+@pytest.fixture
+def extended(dataset: Path) -> tuple[Path, str]:
+    """Extends a dataset of two shards by one, and masks rows; returns its old digest.
+
+    The old rows keep their places, as they do when files are added to media.
+    """
+    table = pq.read_table(dataset / FILE_NAME).replace_schema_metadata(None)
+    _, shards = read_generations(dataset)
+    write_manifest(dataset, [table.slice(0, 8)], shards[:2], {"media": "8 files"})
+    digest = read_manifest(dataset).digest()
+    extend(dataset, table, shards, "9 files", ((1, 2), (4, 6)))
+    return dataset, digest
+
+
+def extend(path: Path, table: pa.Table, shards, media: str, masked=()) -> None:
+    earlier, _ = read_generations(path)
+    write_manifest(
+        path, [table], shards, {"media": media}, earlier=earlier, masked=masked
+    )
+
+
+def test_a_new_run_opens_the_newest_generation_without_masked_rows(extended):
+    path, before = extended
+    manifest = read_manifest(path)
+    assert manifest.digest() != before
+    assert manifest.fingerprint == {"media": "9 files"}
+    rows = manifest.rows_by_shape
+    assert rows[Shape(1, 2, 2)].tolist() == [0, 2, 6, 8]
+    assert rows[Shape(2, 2, 2)].tolist() == [3, 7, 9]
+    assert rows[Shape(1, 2, 2)].dtype == np.int32
+    assert manifest.used_rows.tolist() == [0, 2, 3, 6, 7, 8, 9]
+    copy = pickle.loads(pickle.dumps(manifest))
+    np.testing.assert_equal(copy.rows_by_shape, rows)
+    assert copy.digest() == manifest.digest()
+
+
+def test_a_generation_is_opened_by_its_digest(extended):
+    path, before = extended
+    (path / "shard-00002.array_record").unlink()  # It belongs to the second alone.
+    manifest = read_manifest(path, digest=before)
+    assert manifest.digest() == before
+    assert manifest.fingerprint == {"media": "8 files"}
+    assert len(manifest) == 8
+    assert manifest.read_column("text_tokens").to_pylist() == list(range(8))
+    assert manifest.rows_by_shape[Shape(1, 2, 2)].tolist() == [0, 2, 4, 6]
+    with pytest.raises(InputError, match=r"shard-00002.* does not exist"):
+        read_manifest(path, digest="of another dataset")
+
+
+def test_a_generation_that_changes_nothing_is_not_added(extended):
+    path, _ = extended
+    digest = read_manifest(path).digest()
+    table = pq.read_table(path / FILE_NAME).replace_schema_metadata(None)
+    _, shards = read_generations(path)
+    extend(path, table, shards, "9 files")
+    assert len(read_generations(path)[0]) == 2
+    assert read_manifest(path).digest() == digest
+    extend(path, table, shards, "9 files", ((0, 1),))
+    assert len(read_generations(path)[0]) == 3
+    assert read_manifest(path).digest() != digest
+
+
+def test_a_manifest_of_the_format_before_opens_with_its_digest(dataset: Path):
+    table = pq.read_table(dataset / FILE_NAME).drop_columns(["start"])
+    _, shards = read_generations(dataset)
+    content = {
+        "format": 2,
+        "fingerprint": {"codec": "x"},
+        "shards": [dataclasses.asdict(shard) for shard in shards],
+    }
+    metadata = {METADATA_KEY: json.dumps(content).encode()}
+    pq.write_table(table.replace_schema_metadata(metadata), dataset / FILE_NAME)
+    manifest = read_manifest(dataset)
+    # Runs have recorded this digest.
+    text = json.dumps([{"codec": "x"}, [shard.digest for shard in shards]])
+    assert manifest.digest() == hashlib.sha256(text.encode()).hexdigest()[:16]
+    assert manifest.rows_by_shape[Shape(2, 2, 2)].tolist() == [1, 3, 5, 7, 9]
+
+
+# --- Damage ---
 
 
 def truncate_shard(path: Path) -> None:
