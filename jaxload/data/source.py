@@ -81,7 +81,7 @@ class MicroBatchSource:
         return len(self._replicas) * self._schedule.max_micro_batches
 
     def num_micro_batches(self, step: int) -> int:
-        """Returns the number of a step's elements that are not None."""
+        """Returns the number of micro-batches of a step, over the given replicas."""
         return int(self._schedule.step_counts(step)[self._replicas].sum())
 
     def share_of_elements(self, first_step: int) -> float:

@@ -25,7 +25,7 @@ _FORMATS = (
     "WEBP",
 )
 _ANIMATED = frozenset({"AVIF", "GIF", "PNG", "WEBP"})
-_DEFAULT_MS = 100  # What browsers use for a frame without a duration.
+_DEFAULT_MS = 100  # Browsers show a frame without a duration for this time.
 _PLAIN = frozenset({"1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr"})
 _ALPHA = frozenset({"RGBA", "LA", "PA"})
 _DEEP_GREY = frozenset({"I", "I;16", "I;16B", "I;16L", "I;16N"})

@@ -72,14 +72,18 @@ def make_plan(
     *,
     plan_file: Path | None,
 ) -> Plan:
-    """Returns the plan of a new run.
+    """Returns the plan of a new run; `settle_plan` also handles resumed runs.
 
     Args:
         config: Config of the run.
         manifest: Manifest of the dataset; None: random samples replace the dataset.
         hardware: Devices of the run.
         console: Shows progress.
-        plan_file: File with programs, costs and budgets; None: plans them.
+        plan_file: Plan whose programs, costs and budgets are used, while the samples
+            are dealt anew; None: makes a new plan.
+
+    Raises:
+        InputError: The plan is for another model, mesh or geometry.
     """
     num_groups = hardware.mesh.replica
     if plan_file is None:

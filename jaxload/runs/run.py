@@ -128,7 +128,7 @@ def _open_sinks(
 def _read(
     config: Config, manifest: Manifest, schedule: Schedule, placement: Placement
 ) -> LoaderIterator:
-    """Starts reading the micro-batches of this process."""
+    """Returns an iterator over the micro-batches of this process."""
     loader = Loader(
         manifest,
         schedule,
