@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxload import field_paths, field_types
+from jaxload.errors import InputError
 from jaxload.field_paths import Leaf
 
 # Null bytes become spaces after wrapping, so that no line breaks within the mark.
@@ -76,7 +77,12 @@ def _meaning(leaf: Leaf) -> str:
     inner = field_types.sections(leaf.hint)
     if meaning is None and inner:
         return inspect.getdoc(inner[0]) or ""
-    assert meaning is not None, f"{leaf.path} has no docstring"
+    if meaning is None:
+        # A family outside of jaxload may lack it; the project's own fields are tested.
+        raise InputError(
+            f"{leaf.owner.__name__}.{leaf.name}: expected a docstring under the field, "
+            "which --help prints, found none; add it"
+        )
     return meaning
 
 

@@ -152,6 +152,12 @@ def type_name(hint: Any) -> str:
     return hint.__name__
 
 
+def _advice(hint: Any) -> str:
+    """Returns the end of an error message about an unknown section."""
+    texts = [of.advice for of in getattr(hint, "__metadata__", ()) if of.advice]
+    return "".join(f"; {text}" for text in texts)
+
+
 def _required(section: type) -> Iterator[str]:
     for field in dataclasses.fields(section):
         has_default = field.default is not dataclasses.MISSING
@@ -174,14 +180,15 @@ def _check_union(value: Any, hint: Any, path: str) -> Any:
         return None
     members = [member for member in members if member is not NoneType]
     if len(sections(hint)) == len(members):
-        return build(_section_of_kind(value, members, path), value, path)
+        section = _section_of_kind(value, members, path, _advice(hint))
+        return build(section, value, path)
     for member in members:
         with contextlib.suppress(InputError):
             return check(value, member, path)
     raise InputError(f"{path}={value!r}: expected {type_name(hint)}")
 
 
-def _section_of_kind(value: Any, members: list[type], path: str) -> type:
+def _section_of_kind(value: Any, members: list[type], path: str, advice: str) -> type:
     """Returns the section type that a dictionary describes, by its field `kind`."""
     if len(members) == 1:
         return members[0]
@@ -190,7 +197,7 @@ def _section_of_kind(value: Any, members: list[type], path: str) -> type:
     kinds = {typing.get_args(hints(member)["kind"])[0]: member for member in members}
     kind = value.get("kind")
     if kind not in kinds:
-        raise InputError(f"{path}.kind={kind!r}: expected {' | '.join(kinds)}")
+        raise InputError(f"{path}.kind={kind!r}: expected {' | '.join(kinds)}{advice}")
     return kinds[kind]
 
 

@@ -20,6 +20,9 @@ class OneOf:
     types: Callable[[], tuple[type, ...]]
     """Returns the sections, which a Literal field `kind` distinguishes."""
 
+    advice: str = ""
+    """What to do about an unknown kind, for error messages."""
+
 
 def may_change_on_resume(field: dataclasses.Field) -> bool:
     """Returns whether a resumed run may give the field another value."""

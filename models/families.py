@@ -84,7 +84,9 @@ def config_types() -> tuple[type[TransformerConfig], ...]:
     return tuple(family.config for family in families())
 
 
-ModelConfig = Annotated[TransformerConfig, OneOf(config_types)]
+_ADVICE = f"if a module of yours defines it, set {_VARIABLE}=MODULE"
+
+ModelConfig = Annotated[TransformerConfig, OneOf(config_types, _ADVICE)]
 """Config of a model of any family."""
 
 

@@ -469,3 +469,16 @@ def test_describe_reaches_any_depth():
     assert rows["hall.clock.hours"].may_change_on_resume, "its section is marked"
     assert not rows["rooms.1.lamps.1.hours"].may_change_on_resume
     assert rows["hall.names"].value == "''"
+
+
+@dataclasses.dataclass(frozen=True)
+class Undocumented:
+    """A section whose field lacks its docstring."""
+
+    hours: int = 1
+
+
+def test_a_field_without_a_docstring_is_named():
+    message = r"Undocumented\.hours: expected a docstring under the field"
+    with pytest.raises(InputError, match=message):
+        list(field_help.describe(Undocumented()))
