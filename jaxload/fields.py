@@ -21,7 +21,7 @@ class OneOf:
     """Returns the sections, which a Literal field `kind` distinguishes."""
 
     advice: str = ""
-    """What to do about an unknown kind, for error messages."""
+    """Remedy for an unknown kind, for error messages."""
 
 
 def may_change_on_resume(field: dataclasses.Field) -> bool:
