@@ -26,7 +26,6 @@ def get_config() -> Config:
         # budget that these clips can fill would limit the batches of all other shapes.
         balance=dataclasses.replace(demo.balance, max_compute_tokens=640),
         train=dataclasses.replace(demo.train, num_steps=600),
-        sample=dataclasses.replace(
-            demo.sample, caption="the earth at night turns slowly in black space"
-        ),
+        # A caption and a shape of the dataset.
+        sample=dataclasses.replace(demo.sample, caption="", shape=""),
     )

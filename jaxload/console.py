@@ -10,10 +10,13 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeRemainingColumn,
 )
 
 _LOG_SECONDS = 10.0
+# Parts and seconds before the time left is estimated: first parts are often unlike the
+# rest, for instance because a process starts.
+_FEW_PARTS = 3
+_FEW_SECONDS = 3.0
 
 
 class Console(rich_console.Console):
@@ -44,7 +47,6 @@ def phase(
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not console.is_terminal,
@@ -55,17 +57,27 @@ def phase(
         nonlocal done, said
         done += count
         now = time.perf_counter()
-        rate = (done - before) / (now - start)
-        bar.update(task, completed=done, rate=f"{rate:.1f}/s")
+        rate = _describe_rate(done - before, total - done, now - start)
+        bar.update(task, completed=done, rate=rate)
         if not console.is_terminal and now - said > _LOG_SECONDS:
             said = now
-            left = f"{(total - done) / rate:.0f} s left"
-            console.say(f"{title}: {done}/{total}, {rate:.1f}/s, {left}")
+            console.say(", ".join(filter(None, (f"{title}: {done}/{total}", rate))))
 
     with bar:
         yield advance
     seconds = time.perf_counter() - start
     console.say(f"{title}: {done}/{total} in {seconds:.1f} s")
+
+
+def _describe_rate(count: int, num_left: int, seconds: float) -> str:
+    """Returns the rate and the time left; empty if too little is known for them."""
+    if count < _FEW_PARTS or seconds < _FEW_SECONDS:
+        return ""
+    left = round(num_left * seconds / count)
+    hours, minutes = divmod(left // 60, 60)
+    shown = f"{hours} h {minutes} min" if hours else f"{minutes} min {left % 60} s"
+    shown = shown if left >= 60 else f"{left} s"
+    return f"{count / seconds:.1f}/s, {shown} left"
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from jaxload.planning.samples import (
 from jaxload.planning.survey import survey_manifest
 from jaxload.reports.plan import draw_plan, print_plan
 from jaxload.runs.dataset import geometry_of, open_if_there, random_shapes
+from jaxload.runs.sample_choice import settle_sample
 from jaxload.runs.setup import find_hardware, make_planner
 
 _SECTIONS = ("balance", "mesh", "shapes", "model")
@@ -34,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.out is not None:
         command.check_json_path(args.out)
     console = Console()
+    config = settle_sample(config)
     hardware = find_hardware(config, target=args.target, num_devices=args.devices)
     replicas = hardware.mesh.replica if args.replicas is None else args.replicas
     samples = _samples(

@@ -7,8 +7,13 @@ from pathlib import Path
 from jaxload import command
 from jaxload.console import Console
 from jaxload.errors import InputError
+from jaxload.files import check_writable
 from jaxload.runs.outputs import sample
+from jaxload.runs.sample_choice import settle_sample
 from jaxload.runs.workdir import WorkDir
+from jaxload.sampling.config import SampleConfig
+
+_MAX_NAME_BYTES = 100  # Of a caption in a file name; file systems allow 255.
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,15 +46,23 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"--set {assignment}: expected a field of the section sample; all "
                 "other fields are those of the trained model"
             )
-    words = re.findall(r"\w+", config.sample.caption.lower())
-    name = "-".join([*words, str(config.sample.seed)])
-    out = args.out or args.workdir / f"{name}.gif"
-    if out.suffix != ".gif" or not out.parent.is_dir():
-        raise InputError(f"--out {out}: expected a .gif in a directory that exists")
+    config = settle_sample(config)
+    out = args.out or args.workdir / file_name(config.sample)
+    if out.suffix != ".gif":
+        raise InputError(f"--out {out}: expected a file that ends in .gif")
+    check_writable(out)
     console = Console()
     sample(config, WorkDir(args.workdir), out, console)
     console.say(f"{out}")
     return 0
+
+
+def file_name(sample: SampleConfig) -> str:
+    """Returns a file name of the caption's first words and the seed."""
+    words = re.findall(r"\w+", sample.caption.lower())
+    while len("-".join(words).encode()) > _MAX_NAME_BYTES:
+        words.pop()
+    return "-".join([*(words or ["sample"]), str(sample.seed)]) + ".gif"
 
 
 if __name__ == "__main__":

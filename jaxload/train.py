@@ -1,6 +1,7 @@
 """Trains a model: `python -m jaxload.train --config FILE --workdir DIR`."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +14,9 @@ from jaxload.runs.dataset import check_sizes
 from jaxload.runs.dry_run import dry_run
 from jaxload.runs.planned import follow_plan
 from jaxload.runs.run import train
+from jaxload.runs.sample_choice import settle_sample
 from jaxload.runs.setup import find_hardware
-from jaxload.runs.workdir import WorkDir, claim_workdir
+from jaxload.runs.workdir import WorkDir, claim_workdir, no_run
 
 AGAIN = "a run continues with --resume"
 
@@ -55,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.plan is not None:
         config = follow_plan(config, args.plan, args.set, console)
     check_sizes(config)  # Refuses invalid sizes before anything is written.
+    config = settle_sample(config)
     if args.dry_run:
         hardware = find_hardware(config, target=args.target, num_devices=args.devices)
         dry_run(config, hardware, console, plan_file=args.plan)
@@ -93,9 +96,11 @@ def _workdir_path(args: argparse.Namespace) -> Path:
 
 def _load_config(args: argparse.Namespace) -> Config:
     workdir = WorkDir(_workdir_path(args))
-    if args.resume and args.config is None:
-        return workdir.read_config()
-    return command.load_config(args)
+    if not args.resume or args.dry_run:
+        return command.load_config(args)
+    if not workdir.config.is_file():
+        raise no_run(workdir)
+    return workdir.read_config() if args.config is None else command.load_config(args)
 
 
 def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:
@@ -116,11 +121,14 @@ def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:
     module = type(config.model).__module__
     if not module.startswith("jaxload."):  # Commands without a config file import it.
         python = f"JAXLOAD_FAMILIES={module} {python}"
+    path = shlex.quote(str(workdir.path))
+    another = f"sample.seed={config.sample.seed + 1}"
+    if config.synthetic is not None:
+        another = "sample.caption='a small blue square moving up on a grey background'"
     console.say(
         "next: draw another sample, or train for more steps:\n"
-        f"  {python} -m jaxload.sample --workdir {workdir.path} "
-        '--set sample.caption="a small blue square moving up on a grey background"\n'
-        f"  {python} -m jaxload.train --workdir {workdir.path} --resume "
+        f"  {python} -m jaxload.sample --workdir {path} --set {another}\n"
+        f"  {python} -m jaxload.train --workdir {path} --resume "
         f"--set train.num_steps={longer}"
     )
 

@@ -2,9 +2,13 @@
 
 import ast
 import io
+import itertools
+import time
 from pathlib import Path
 
-from jaxload.console import Console
+import pytest
+
+from jaxload.console import Console, phase
 
 
 def test_a_line_is_printed_as_it_is():
@@ -12,6 +16,26 @@ def test_a_line_is_printed_as_it_is():
     line = "clips/[red]a [1].mp4: 12 of 3,456 clips, '30 s', " + 20 * "/long"
     Console(file=out, width=20, force_terminal=True, color_system="truecolor").say(line)
     assert out.getvalue() == line + "\n"
+
+
+def test_the_time_left_is_said_once_it_can_be_estimated(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    seconds = itertools.count(start=0.0, step=11.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(seconds))
+    out = io.StringIO()
+    with phase(Console(file=out, width=200), "encoding", 1_000) as advance:
+        for _ in range(4):
+            advance()
+        advance(40)
+    assert out.getvalue().splitlines() == [
+        "encoding: 1/1000",
+        "encoding: 2/1000",
+        "encoding: 3/1000, 0.1/s, 3 h 2 min left",
+        "encoding: 4/1000, 0.1/s, 3 h 2 min left",
+        "encoding: 44/1000, 0.8/s, 19 min 55 s left",
+        "encoding: 44/1000 in 66.0 s",
+    ]
 
 
 def test_text_goes_through_say(root: Path):

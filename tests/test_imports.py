@@ -12,7 +12,7 @@ import pytest
 from jaxload.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-LEAVES = {"console", "errors", "fields", "files", "testing"}
+LEAVES = {"console", "errors", "fields", "files", "seed", "testing"}
 READING = {"field_help", "field_paths", "field_types"}
 """Modules that read, change and explain the fields of a config."""
 
@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "runs": {
         *("balance", "codecs", "config", "data", "media", "models", "parallel"),
-        *("planning", "reports", "shapes", "targets", "training"),
+        *("planning", "reports", "sampling", "shapes", "targets", "training"),
     },
     **{name: {*READING, "fields"} - {name} for name in sorted(READING)},
     "command": {"config", "field_help", "models", "targets"},

@@ -11,6 +11,8 @@ from jaxload import train as train_command
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.runs.workdir import WorkDir
+from jaxload.sample import file_name
+from jaxload.sampling.config import SampleConfig
 from jaxload.training.events import STEP, read_events
 
 
@@ -69,8 +71,12 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path):
     ("args", "message"),
     [
         (["--set", "model.width=64"], "expected a field of the section sample"),
-        (["--out", "/no/such/place/a.gif"], "in a directory that exists"),
-        (["--out", "a.txt"], r"expected a \.gif"),
+        (
+            ["--out", "/no/such/place/a.gif"],
+            r"/no/such/place/a\.gif: cannot be written",
+        ),
+        (["--out", "/proc/a.gif"], r"/proc/a\.gif: cannot be written"),
+        (["--out", "a.txt"], r"expected a file that ends in \.gif"),
     ],
 )
 def test_refuses_what_cannot_be_drawn(
@@ -79,6 +85,21 @@ def test_refuses_what_cannot_be_drawn(
     WorkDir(tmp_path).begin(debug_config)
     with pytest.raises(InputError, match=message):
         sample_command.main(["--workdir", str(tmp_path), *args])
+
+
+@pytest.mark.parametrize(
+    ("caption", "name"),
+    [
+        ("A red circle, moving", "a-red-circle-moving-7.gif"),
+        ("../../etc/passwd\0; rm -rf $HOME `x`", "etc-passwd-rm-rf-home-x-7.gif"),
+        ("", "sample-7.gif"),
+        ("... / \\ :", "sample-7.gif"),
+        (99 * "word ", "-".join(20 * ["word"]) + "-7.gif"),
+        (300 * "x", "sample-7.gif"),
+    ],
+)
+def test_files_are_named_by_the_words_of_a_caption(caption: str, name: str):
+    assert file_name(SampleConfig(caption=caption, seed=7)) == name
 
 
 def test_a_run_without_a_checkpoint_is_refused(tmp_path: Path, debug_config: Config):

@@ -89,7 +89,7 @@ def test_writes_what_it_promises(finished):
     plan = json.loads((workdir / "plan.json").read_text())
     assert len(plan["buckets"]) == 3
     rows = read_events(workdir / "metrics.jsonl", STEP)
-    assert [row.step for row in rows] == list(range(NUM_STEPS))
+    assert [row.step for row in rows] == list(range(1, NUM_STEPS + 1))
     assert {row.values["bucket"] for row in rows} == {
         bucket["program"]["form"] for bucket in plan["buckets"]
     }
@@ -222,9 +222,9 @@ def test_killed_and_resumed_gives_the_losses_of_an_unbroken_run(
 def test_a_second_resume_goes_further(finished, data: Path, tmp_path: Path):
     unbroken, _ = finished
     workdir = tmp_path / "twice"
-    for num_steps in (5, 11, NUM_STEPS):
+    for resume, num_steps in (((), 5), (("--resume",), 11), (("--resume",), NUM_STEPS)):
         steps = ("--set", f"train.num_steps={num_steps}")
-        result = run("--resume", *steps, data=data, workdir=workdir)
+        result = run(*resume, *steps, data=data, workdir=workdir)
         assert result.returncode == 0, result.stderr
         assert len(losses(workdir)) == num_steps
     assert losses(workdir) == losses(unbroken)

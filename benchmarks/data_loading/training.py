@@ -27,7 +27,7 @@ def measure(directory: Path, num_steps: int, config: str = "configs/demo.py") ->
     )
     events = read_events(directory / "run" / "metrics.jsonl", STEP)
     first = min(_WARM_STEPS, num_steps // 2)
-    steps = [event.values for event in events if event.step >= first]
+    steps = [event.values for event in events if event.step > first]
     waited = sum(step["data_wait_seconds"] for step in steps)
     return waited / sum(step["seconds"] for step in steps)
 

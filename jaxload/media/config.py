@@ -3,6 +3,7 @@
 import dataclasses
 
 from jaxload.errors import InputError
+from jaxload.seed import check_seed
 from jaxload.shapes.geometry import Geometry, Sizes
 from jaxload.shapes.shape import Shape, parse_sizes
 
@@ -20,7 +21,7 @@ class SyntheticConfig:
     """
 
     seed: int = 0
-    """Random seed from 0 on; each value draws a different dataset."""
+    """Random seed, 0 to 2^32 - 1; each value draws a different dataset."""
 
     def __post_init__(self):
         if self.num_samples < len(self.clips):
@@ -28,8 +29,7 @@ class SyntheticConfig:
                 f"synthetic.num_samples={self.num_samples}: expected at least one for "
                 f"each of {len(self.clips)} sizes"
             )
-        if self.seed < 0:
-            raise InputError(f"synthetic.seed={self.seed}: expected 0 or more")
+        check_seed("synthetic.seed", self.seed)
         if not self.clips:
             raise InputError(
                 "synthetic.clips is empty: expected sizes such as 17x64x64"

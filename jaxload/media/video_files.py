@@ -17,19 +17,21 @@ _REPEATABLE = {
 
 
 def write_gif(
-    path: Path, video: UInt8[np.ndarray, "p y x 3"], *, fps: int, enlarge: int
+    path: Path, video: UInt8[np.ndarray, "p y x 3"], *, fps: float, enlarge: int
 ) -> None:
-    """Writes a looping GIF, with each pixel enlarged to a square."""
+    """Writes a looping GIF, with each pixel enlarged to a square.
+
+    The delays of a GIF are whole hundredths of a second, so that frames are shown a
+    little shorter or longer than 1 / fps.
+    """
     frames = [
         Image.fromarray(frame.repeat(enlarge, axis=0).repeat(enlarge, axis=1))
         for frame in video
     ]
+    ends = np.round(100 * np.arange(len(frames) + 1) / fps).astype(int)
+    delays = (10 * np.diff(ends)).tolist()  # Pillow takes milliseconds.
     frames[0].save(
-        path,
-        save_all=True,
-        append_images=frames[1:],
-        duration=round(1000 / fps),
-        loop=0,
+        path, save_all=True, append_images=frames[1:], duration=delays, loop=0
     )
 
 

@@ -28,6 +28,7 @@ from jaxload.planning.costs import measured_cost, read_calibration
 from jaxload.planning.memory import TokenMemory
 from jaxload.planning.samples import surveyed_samples
 from jaxload.planning.survey import sample_ids, survey_manifest
+from jaxload.seed import check_seed
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import Geometry
 
@@ -58,8 +59,7 @@ class SimulationOptions:
         return Geometry(patch=preset(self.model).patch)
 
     def __post_init__(self):
-        if self.seed < 0:
-            raise InputError(f"--seed {self.seed}: expected 0 or more")
+        check_seed("--seed", self.seed)
         for name in ("accumulate", "num_steps", "num_replicas", "max_buckets"):
             if getattr(self, name) < 1:
                 option = name.removeprefix("num_").replace("_", "-")

@@ -46,7 +46,8 @@ def check_sizes(config: Config) -> Geometry:
     geometry = geometry_of(config)
     if config.synthetic is not None:
         config.synthetic.shapes(geometry)
-    _parse(config.sample.shape, geometry, "sample.shape")
+    if config.sample.shape:
+        _parse(config.sample.shape, geometry, "sample.shape")
     return geometry
 
 

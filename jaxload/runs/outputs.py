@@ -26,7 +26,6 @@ from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import enable_compile_cache
 from jaxload.training.lowering import Lowering
 
-_FPS = 8
 _ENLARGE = 4
 
 
@@ -92,4 +91,4 @@ def draw_sample(
     )
     codec = load_codec(config.data.codec)
     video = codec.decode(np.asarray(jax.device_get(latent)))
-    write_gif(path, video, fps=_FPS, enlarge=_ENLARGE)
+    write_gif(path, video, fps=config.shapes.fps, enlarge=_ENLARGE)

@@ -114,8 +114,15 @@ def _open_sinks(
     start: int,
     console: Console,
 ) -> Sinks:
-    """Opens the sinks of a run; the metrics file keeps the events before `start`."""
-    kept = [event for event in events if event.step < start]
+    """Opens the sinks of a run; the metrics file keeps the events up to `start`.
+
+    An earlier resume at `start` is dropped, because its steps are run again.
+    """
+    kept = [
+        event
+        for event in events
+        if event.step < start or (event.step == start and event.name == STEP)
+    ]
     screen = ScreenSink(
         console,
         start=start,

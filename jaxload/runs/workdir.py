@@ -48,7 +48,7 @@ class WorkDir:
     @property
     def has_checkpoint(self) -> bool:
         """True if there is a checkpoint to resume from."""
-        return any(path.name.isdigit() for path in self.checkpoints.glob("*"))
+        return self.num_done() > 0
 
     @property
     def compile_cache(self) -> Path:
@@ -76,6 +76,11 @@ class WorkDir:
             return False
         found = read_json(self.finished, remedy=RESTORE)
         return found["num_steps"] >= config.train.num_steps
+
+    def num_done(self) -> int:
+        """Returns the number of steps of the newest checkpoint; 0 if there is none."""
+        names = [path.name for path in self.checkpoints.glob("*")]
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     def mark_finished(self, config: Config) -> None:
         """Records that every file of the run is written."""
@@ -109,6 +114,14 @@ class WorkDir:
             raise InputError(f"{self.config}: {error}") from error
 
 
+def no_run(workdir: WorkDir) -> InputError:
+    """Returns the error of a resume without a run."""
+    return InputError(
+        f"no run to resume in {workdir.path}: expected {workdir.config.name} there, "
+        "found none; check --workdir, or leave out --resume to start a run"
+    )
+
+
 @contextlib.contextmanager
 def claim_workdir(path: Path, config: Config, *, resume: bool) -> Iterator[WorkDir]:
     """Locks a work directory for a run, or refuses it with the reason.
@@ -117,6 +130,8 @@ def claim_workdir(path: Path, config: Config, *, resume: bool) -> Iterator[WorkD
     closed or this process ends, even by a crash.
     """
     workdir = WorkDir(path)
+    if resume and not workdir.config.is_file():
+        raise no_run(workdir)
     try:
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / ".lock").open("w")
@@ -165,6 +180,13 @@ def _check_same_run(workdir: WorkDir, config: Config, *, resume: bool) -> None:
         raise InputError(
             f"work directory {workdir.path}: already holds a different run: {path} is "
             f"{there!r} there and {here!r} here{more}; choose another --workdir"
+        )
+    num_done = workdir.num_done()
+    if config.train.num_steps < num_done:
+        raise InputError(
+            f"train.num_steps={config.train.num_steps}: expected {num_done} or more, "
+            f"the steps that the run in {workdir.path} has done; raise it, or choose "
+            "another --workdir"
         )
     if not resume and not workdir.is_finished(config):
         raise InputError(

@@ -5,6 +5,7 @@ from dataclasses import field
 
 from jaxload.errors import InputError
 from jaxload.fields import RESUMABLE
+from jaxload.seed import check_seed
 from jaxload.shapes.shape import parse_sizes
 
 
@@ -12,11 +13,12 @@ from jaxload.shapes.shape import parse_sizes
 class SampleConfig:
     """Clip that is drawn at the end of a run, and by `jaxload.sample`."""
 
-    caption: str = field(metadata=RESUMABLE)
-    """Text that the clip should show."""
+    caption: str = field(default="", metadata=RESUMABLE)
+    """Text that the clip should show; empty: a caption of the dataset."""
 
-    shape: str = field(metadata=RESUMABLE)
-    """Latent frames x height x width. With the built-in codec, each latent frame after
+    shape: str = field(default="", metadata=RESUMABLE)
+    """Latent frames x height x width; empty: the most frequent shape of the dataset,
+    of several frames if there is one. With the built-in codec, each latent frame after
     the first covers four frames. Larger shapes take more time and memory."""
 
     num_steps: int = field(default=20, metadata=RESUMABLE)
@@ -32,10 +34,11 @@ class SampleConfig:
 
     def __post_init__(self):
         try:
-            parse_sizes(self.shape)
+            if self.shape:
+                parse_sizes(self.shape)
         except InputError as error:
             raise InputError(f"sample.shape: {error}") from error
-        if not 0 <= self.seed < 2**31:
-            raise InputError(f"sample.seed={self.seed}: expected 0 to 2^31 - 1")
+        # The compiled sampler takes the seed as a signed integer.
+        check_seed("sample.seed", self.seed, largest=2**31 - 1)
         if self.num_steps < 1:
             raise InputError(f"sample.num_steps={self.num_steps}: expected 1 or more")

@@ -6,6 +6,7 @@ from typing import Literal
 
 from jaxload.errors import InputError
 from jaxload.fields import RESUMABLE
+from jaxload.seed import check_seed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,7 +17,7 @@ class TrainConfig:
     """Number of optimizer updates of the whole run."""
 
     seed: int = 0
-    """Seed of the initial parameters, the order of samples and the noise."""
+    """Seed, 0 to 2^32 - 1, of the initial parameters, sample order and noise."""
 
     accumulate: int = 1
     """Gradient accumulation: micro-batches per replica and step, or compute budgets if
@@ -41,14 +42,12 @@ class TrainConfig:
 
     def __post_init__(self):
         for option in dataclasses.fields(self):
-            if option.name == "weights":
+            if option.name in ("weights", "seed"):
                 continue
-            least = 0 if option.name == "seed" else 1
             value = getattr(self, option.name)
-            if value < least:
-                raise InputError(
-                    f"train.{option.name}={value}: expected {least} or more"
-                )
+            if value < 1:
+                raise InputError(f"train.{option.name}={value}: expected 1 or more")
+        check_seed("train.seed", self.seed)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

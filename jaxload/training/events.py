@@ -1,8 +1,9 @@
 """Events of a run, and the sinks that record or show them.
 
 `metrics.jsonl` holds one JSON object per line. The first line is
-`{"event": "format", "version": 1}`; every other line is one event,
-`{"event": NAME, "step": STEP, ...values}`. New fields of an event do not change the
+`{"event": "format", "version": 2}`; every other line is one event,
+`{"event": NAME, "step": STEP, ...values}`. `STEP` is the number of steps that are done,
+as on screen and in the names of checkpoints. New fields of an event do not change the
 version; readers ignore unknown fields.
 """
 
@@ -42,7 +43,9 @@ MESSAGE = "message"
 """Name of the value that is printed on screen for events other than steps."""
 
 _FORMAT = "format"
-_VERSION = 1
+_VERSION = 2
+_FROM_ZERO = 1  # Version in which the first step had the number 0.
+_FEW_STEPS = 3  # Steps to time before the time left is estimated.
 _RECENT_STEPS = 50
 
 
@@ -52,6 +55,8 @@ class Event:
 
     name: str
     step: int
+    """Number of steps done, with the event's own if it is a step."""
+
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """JSON values by names other than `event` and `step`. NumPy scalars and arrays are
     converted; NaN and infinity become None."""
@@ -144,7 +149,9 @@ class ScreenSink(_Closing):
         self._start = start
         self._num_steps = num_steps
         self._every = every
-        self._recent: collections.deque[Mapping[str, Any]] = collections.deque(
+        # The first step waits for its data and is not timed.
+        self._is_first = True
+        self._timed: collections.deque[Mapping[str, Any]] = collections.deque(
             maxlen=_RECENT_STEPS
         )
         self._bar: Progress | None = None
@@ -155,11 +162,13 @@ class ScreenSink(_Closing):
             if MESSAGE in event.values:
                 self._console.say(str(event.values[MESSAGE]))
             return
-        self._recent.append(event.values)
-        done = event.step + 1
+        if self._is_first:
+            self._is_first = False
+        else:
+            self._timed.append(event.values)
         if self._console.is_terminal:
-            self._show_bar(done, self._text(event))
-        elif done % self._every == 0 or done == self._num_steps:
+            self._show_bar(event.step, self._text(event))
+        elif event.step % self._every == 0 or event.step == self._num_steps:
             self._console.say(self._text(event))
 
     def close(self) -> None:
@@ -178,18 +187,21 @@ class ScreenSink(_Closing):
     def _text(self, event: Event) -> str:
         values = event.values
         # Step times differ by bucket, so both rates are means over recent steps.
-        seconds = sum(recent["seconds"] for recent in self._recent)
-        tokens = sum(recent["tokens"] for recent in self._recent)
-        per_step = seconds / len(self._recent)
-        left = round(per_step * (self._num_steps - event.step - 1))
+        timed = self._timed or [values]
+        seconds = sum(recent["seconds"] for recent in timed)
+        tokens = sum(recent["tokens"] for recent in timed)
+        per_step = seconds / len(timed)
+        left = ""
+        if len(self._timed) >= _FEW_STEPS:
+            rest = round(per_step * (self._num_steps - event.step))
+            left = f"{rest // 60}m{rest % 60:02d}s left  "
         loss, rate, norm = (
             math.nan if values[name] is None else values[name]
             for name in ("loss", "learning_rate", "grad_norm")
         )
         return (
-            f"step {event.step + 1}/{self._num_steps}  epoch {values['epoch']:.1f}  "
-            f"{left // 60}m{left % 60:02d}s left  loss {loss:.4f}  "
-            f"lr {rate:.1e}  grad {norm:.2f}  "
+            f"step {event.step}/{self._num_steps}  epoch {values['epoch']:.1f}  {left}"
+            f"loss {loss:.4f}  lr {rate:.1e}  grad {norm:.2f}  "
             f"{per_step:.3f} s/step  {tokens / seconds:,.0f} tokens/s"
         )
 
@@ -207,31 +219,34 @@ def read_events(path: Path, name: str | None = None) -> list[Event]:
     lines = path.read_bytes().splitlines(keepends=True)
     if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
-    if lines:
-        _check_format(path, lines[0])
+    first_step = 1
+    if lines and _read_version(path, lines[0]) == _FROM_ZERO:
+        first_step = 0
     events = [
-        _from_line(path, number, line) for number, line in enumerate(lines[1:], start=2)
+        _from_line(path, number, line, first_step)
+        for number, line in enumerate(lines[1:], start=2)
     ]
     return [event for event in events if name is None or event.name == name]
 
 
-def _check_format(path: Path, line: bytes) -> None:
+def _read_version(path: Path, line: bytes) -> int:
     content = _parse(path, 1, line)
-    # Files of the previous format have no header.
+    # Files of the oldest format have no header.
     version = content.get("version") if content.get("event") == _FORMAT else 0
-    if version != _VERSION:
+    if version not in (_VERSION, _FROM_ZERO):
         raise InputError(
             f"{path}: expected metrics of format version {_VERSION}, got version "
             f"{version}; train in another --workdir"
         )
+    return version
 
 
-def _from_line(path: Path, number: int, line: bytes) -> Event:
+def _from_line(path: Path, number: int, line: bytes, first_step: int) -> Event:
     content = _parse(path, number, line)
     name, step = content.pop("event", None), content.pop("step", None)
     if type(name) is not str or type(step) is not int:
         raise _broken_line(path, number, f"event={name!r}, step={step!r}")
-    return Event(name, step, content)
+    return Event(name, step + 1 - first_step if name == STEP else step, content)
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -75,8 +75,8 @@ def _fail_on_compile(schedule: Schedule, step: int, count: int) -> None:
     counts = schedule.step_counts(step).sum(axis=0)
     names = " + ".join(str(schedule.programs[i]) for i in np.flatnonzero(counts))
     raise RuntimeError(
-        f"step {step} (program {names}) compiled {count} programs: expected all to be "
-        "compiled before the first step; JAX_LOG_COMPILES=1 logs their names"
+        f"step {step + 1} (program {names}) compiled {count} programs: expected all to "
+        "be compiled before the first step; JAX_LOG_COMPILES=1 logs their names"
     )
 
 
@@ -125,14 +125,14 @@ class _StepClock:
             "seconds": seconds,
             "data_wait_seconds": running.data_wait,
         }
-        self._sink.write(Event(STEP, running.step, values))
+        self._sink.write(Event(STEP, running.step + 1, values))
 
 
 def _check_finite(step: int, buckets: str, scalars: Mapping[str, np.ndarray]) -> None:
     for name in ("loss", "grad_norm"):
         if not math.isfinite(scalars[name]):
             raise InputError(
-                f"step {step} (bucket {buckets}): {name} is {scalars[name]}; train in "
-                "another --workdir with a lower optimizer.learning_rate or a longer "
+                f"step {step + 1} (bucket {buckets}): {name} is {scalars[name]}; train "
+                "in another --workdir with a lower optimizer.learning_rate or a longer "
                 "warm-up"
             )

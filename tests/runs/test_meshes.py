@@ -94,7 +94,7 @@ def base(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
 
 def values(workdir: Path, name: str) -> list:
     events = read_events(workdir / "metrics.jsonl", STEP)
-    assert [event.step for event in events] == list(range(LAST))
+    assert [event.step for event in events] == list(range(1, LAST + 1))
     return [event.values[name] for event in events]
 
 

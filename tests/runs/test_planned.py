@@ -59,7 +59,7 @@ def test_what_contradicts_the_plan_is_refused(debug_config: Config, plan_file: P
     [
         (
             ["--resume"],
-            r"work directory .*nope: expected a run, found no config.json; .*--workdir",
+            r"no run to resume in .*nope: expected config.json there.*--workdir",
         ),
         (["--dry-run", "--resume"], r"--dry-run --resume: expected one of them, got b"),
         (

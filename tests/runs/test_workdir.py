@@ -1,5 +1,6 @@
 """Tests of jaxload.runs.workdir."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -36,6 +37,31 @@ def test_an_unfinished_run_wants_resume(tmp_path: Path, debug_config: Config):
     with pytest.raises(InputError, match=r"holds this run, unfinished; add --resume"):
         claim(tmp_path, debug_config)
     claim(tmp_path, debug_config, resume=True)
+
+
+def test_a_resume_needs_a_run(tmp_path: Path, debug_config: Config):
+    path = tmp_path / "typo"
+    with (
+        pytest.raises(InputError, match=r"no run to resume in .*typo: .*--resume"),
+        claim_workdir(path, debug_config, resume=True),
+    ):
+        pass
+    assert not path.exists()
+
+
+def test_fewer_steps_than_are_done_are_refused(tmp_path: Path, debug_config: Config):
+    WorkDir(tmp_path).begin(debug_config)
+    (tmp_path / "checkpoints" / "4").mkdir(parents=True)
+    train = dataclasses.replace(debug_config.train, num_steps=3)
+    config = dataclasses.replace(debug_config, train=train)
+    message = (
+        r"train\.num_steps=3: expected 4 or more, the steps that the run in .* done"
+    )
+    with (
+        pytest.raises(InputError, match=message),
+        claim_workdir(tmp_path, config, resume=True),
+    ):
+        pass
 
 
 def test_finished_means_all_its_steps(tmp_path: Path, debug_config: Config):

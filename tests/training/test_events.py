@@ -46,7 +46,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def write(path: Path, steps: range, *, start: int) -> None:
-    kept = [event for event in read_events(path) if event.step < start]
+    kept = [event for event in read_events(path) if event.step <= start]
     with JsonlSink(path, kept) as sink:
         for step in steps:
             sink.write(step_event(step))
@@ -102,7 +102,7 @@ def test_names_that_a_line_needs_itself_are_refused(name: str):
 def test_one_object_a_line(path: Path):
     write(path, range(3), start=0)
     header, *rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert header == {"event": "format", "version": 1}
+    assert header == {"event": "format", "version": 2}
     assert [(row["event"], row["step"]) for row in rows] == [
         ("step", 0),
         ("step", 1),
@@ -126,17 +126,29 @@ def test_a_number_that_is_none_is_null(path: Path):
 
 
 def test_a_resume_drops_the_steps_that_run_again(path: Path):
-    write(path, range(6), start=0)
-    write(path, range(4, 8), start=4)
-    assert [event.step for event in read_events(path)] == list(range(8))
+    write(path, range(1, 7), start=0)
+    write(path, range(5, 9), start=4)
+    assert [event.step for event in read_events(path)] == list(range(1, 9))
 
 
 def test_a_torn_last_line_is_left_out(path: Path):
-    write(path, range(3), start=0)
+    write(path, range(1, 4), start=0)
     path.write_text(path.read_text()[:-20])
-    assert [event.step for event in read_events(path)] == [0, 1]
-    write(path, range(2, 3), start=2)
-    assert read_events(path) == [step_event(step) for step in range(3)]
+    assert [event.step for event in read_events(path)] == [1, 2]
+    write(path, range(3, 4), start=2)
+    assert read_events(path) == [step_event(step) for step in (1, 2, 3)]
+
+
+def test_steps_that_were_counted_from_zero_are_counted_from_one(path: Path):
+    lines = [
+        {"event": "format", "version": 1},
+        {"event": "step", "step": 0, "loss": 2.0},
+        {"event": "resume", "step": 1},
+        {"event": "step", "step": 1, "loss": 1.0},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = [(event.name, event.step) for event in read_events(path)]
+    assert found == [("step", 1), ("resume", 1), ("step", 2)]
 
 
 def test_events_are_read_by_name_with_values_that_nobody_knows(path: Path):
@@ -186,12 +198,12 @@ def test_a_garbled_first_line_is_named(path: Path):
     [
         ({"step": 0, "loss": 1.0}, 0),
         ({"event": "step", "step": 0, "version": 1}, 0),
-        ({"event": "format", "version": 2}, 2),
+        ({"event": "format", "version": 3}, 3),
     ],
 )
 def test_another_format_is_refused(path: Path, header: dict, version: int):
     path.write_text(json.dumps(header) + "\n")
-    message = rf"metrics\.jsonl: .* version 1, got version {version}; .* --workdir"
+    message = rf"metrics\.jsonl: .* version 2, got version {version}; .* --workdir"
     with pytest.raises(InputError, match=message):
         read_events(path)
 
@@ -207,11 +219,12 @@ def show(console: Console, events: list[Event], *, num_steps: int) -> None:
 
 def test_a_log_gets_a_line_at_an_interval():
     out = io.StringIO()
-    show(Console(file=out, width=200), list(map(step_event, range(10))), num_steps=10)
+    steps = list(map(step_event, range(1, 11)))
+    show(Console(file=out, width=200), steps, num_steps=10)
     lines = out.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["4/10", "8/10", "10/10"]
     for part in (
-        "loss 0.2500",
+        "loss 0.2000",
         "lr 1.0e-03",
         "grad 0.50",
         "0.250 s/step",
@@ -221,10 +234,22 @@ def test_a_log_gets_a_line_at_an_interval():
     assert "0m02s left" in lines[0]  # 6 steps of 0.25 s.
 
 
+def test_the_time_left_is_estimated_from_steps_after_the_first():
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    with ScreenSink(console, start=0, num_steps=100, every=1) as sink:
+        # The first step waits for data and takes long.
+        for step, seconds in enumerate([60.0, *(6 * [2.0])], start=1):
+            sink.write(step_event(step, seconds=seconds))
+    lines = out.getvalue().splitlines()
+    assert ["left" in line for line in lines] == 3 * [False] + 4 * [True]
+    assert "3m12s left" in lines[3]  # 96 steps of 2 s.
+
+
 def test_a_terminal_gets_one_live_line():
     out = io.StringIO()
     console = Console(file=out, width=200, force_terminal=True)
-    show(console, list(map(step_event, range(10))), num_steps=10)
+    show(console, list(map(step_event, range(1, 11))), num_steps=10)
     assert "\x1b[" in out.getvalue()
     assert "step 10/10" in out.getvalue()
     assert out.getvalue().endswith("\x1b[?25h")  # The cursor is shown again.

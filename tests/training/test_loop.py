@@ -122,7 +122,7 @@ def run(
 
 def test_every_step_is_reported_once_and_in_order():
     rows, _, _ = run()
-    assert [row.step for row in rows] == list(range(10))
+    assert [row.step for row in rows] == list(range(1, 11))
     assert [row.values["loss"] for row in rows] == pytest.approx(
         [1 / (s + 1) for s in range(10)]
     )
@@ -135,7 +135,7 @@ def test_a_checkpoint_never_runs_ahead_of_its_metrics():
 
 def test_starts_where_it_is_told():
     rows, checkpoints, _ = run(start=6)
-    assert [row.step for row in rows] == [6, 7, 8, 9]
+    assert [row.step for row in rows] == [7, 8, 9, 10]
     assert [step for step, _ in checkpoints.saved] == [8, 10]
 
 
@@ -149,7 +149,7 @@ def test_each_group_runs_the_programs_that_the_schedule_names():
         for group in range(2)
     ]
     for row in rows:
-        buckets = [BUCKETS[i] for i in schedule.step_buckets(row.step)]
+        buckets = [BUCKETS[i] for i in schedule.step_buckets(row.step - 1)]
         ran = sorted(buckets, key=BUCKETS.index)
         assert row.values["bucket"] == "+".join(str(b.shape) for b in ran)
         assert row.values["batch"] == 2 * sum(b.batch for b in buckets)
@@ -163,7 +163,7 @@ def test_a_compile_after_the_first_step_is_an_error_that_names_the_program():
                 jax.jit(lambda x: jnp.sin(x) * 1.25)(jnp.zeros(11))
         return scalars(step)
 
-    with pytest.raises(RuntimeError, match=r"step 5 \(program \dx2x2@\d\) compiled"):
+    with pytest.raises(RuntimeError, match=r"step 6 \(program \dx2x2@\d\) compiled"):
         run(update=compiles_at_five)
 
 
@@ -187,7 +187,7 @@ def test_a_number_that_is_none_stops_the_run_before_it_is_saved(name, value):
             broken_scalars[name] = jax.device_put(np.float32(value))
         return broken_scalars
 
-    with pytest.raises(InputError, match=rf"step 3 .*{name} is (nan|inf); train in"):
+    with pytest.raises(InputError, match=rf"step 4 .*{name} is (nan|inf); train in"):
         run(update=broken)
 
 
