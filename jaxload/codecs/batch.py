@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from jaxload.codecs.codec import BatchCodec, Codec
+from jaxload.codecs.plugin import described, whole
 from jaxload.codecs.text_encoder import BatchTextEncoder, TextEncoder
 from jaxload.errors import InputError
 
@@ -29,8 +30,14 @@ class ClipBatches:
         """Returns the batch size for clips of frames x height x width in pixels."""
         if not isinstance(self.codec, BatchCodec):
             return 1
-        size = self.codec.batch_size(pixels)
-        return _checked(f"codec {self.codec.name}: batch_size({pixels})", size)
+        what = f"codec {self.codec.name}: batch_size({pixels})"
+        try:
+            size = self.codec.batch_size(pixels)
+        except Exception as error:  # A codec may raise anything.
+            raise InputError(
+                f"{what} raised {described(error)}; correct the codec"
+            ) from error
+        return whole(what, size)
 
     def encode(self, videos: Sequence[UInt8[np.ndarray, "p y x 3"]]) -> np.ndarray:
         """Returns the latents `[B, F, H, W, C]` of clips, at most a full batch."""
@@ -52,8 +59,7 @@ class CaptionBatches:
         """Returns the batch size for captions."""
         if not isinstance(self.encoder, BatchTextEncoder):
             return 1
-        name = f"text encoder {self.encoder.name}: batch_size"
-        return _checked(name, self.encoder.batch_size)
+        return int(self.encoder.batch_size)  # `load_text_encoder` has checked it.
 
     def encode(self, captions: Sequence[str]) -> list[np.ndarray]:
         """Returns the embeddings `[T, dim]` of captions, at most a full batch."""
@@ -65,9 +71,3 @@ class CaptionBatches:
 
 def _filled(items: Sequence[_Item], size: int) -> list[_Item]:
     return [*items, *[items[-1]] * (size - len(items))]
-
-
-def _checked(what: str, size: int) -> int:
-    if not isinstance(size, int) or size < 1:
-        raise InputError(f"{what} is {size!r}: expected a whole number, at least 1")
-    return size

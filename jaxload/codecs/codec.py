@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from jaxload.codecs.haar import HaarCodec
-from jaxload.codecs.plugin import make_plugin
+from jaxload.codecs.plugin import make_plugin, whole
 
 # Shape suffixes: P pixel frames, Y X pixel rows and columns, F H W the latent's.
 
@@ -71,4 +71,6 @@ _BUILT_IN = {HaarCodec.name: HaarCodec}
 @functools.cache
 def load_codec(name: str) -> Codec:
     """Returns a codec by name: built in, or module:attribute. Made once per process."""
-    return make_plugin("codec", name, _BUILT_IN, Codec)
+    codec = make_plugin("codec", name, _BUILT_IN, Codec, BatchCodec)
+    whole(f"codec {name!r}: channels", codec.channels)
+    return codec

@@ -30,7 +30,7 @@ class HaarCodec:
 
     name = "haar"
     channels = 16
-    strides = (_FRAMES, _PIXELS, _PIXELS)
+    strides: tuple[int, int, int] = (_FRAMES, _PIXELS, _PIXELS)
 
     def encode(self, video: UInt8[np.ndarray, "p y x 3"]) -> np.ndarray:
         """Returns the latent `[F, H, W, C]` of a clip, in float32."""

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from jaxload.codecs.hashed_ngrams import HashedNgramEncoder
-from jaxload.codecs.plugin import make_plugin
+from jaxload.codecs.plugin import make_plugin, whole
 from jaxload.errors import InputError
 
 
@@ -48,7 +48,10 @@ def load_text_encoder(name: str, dim: int) -> TextEncoder:
     encoders support any width.
     """
     built_in = {HashedNgramEncoder.name: lambda: HashedNgramEncoder(dim)}
-    encoder = make_plugin("text encoder", name, built_in, TextEncoder)
+    encoder = make_plugin("text encoder", name, built_in, TextEncoder, BatchTextEncoder)
+    whole(f"text encoder {name!r}: dim", encoder.dim)
+    if isinstance(encoder, BatchTextEncoder):
+        whole(f"text encoder {name!r}: batch_size", encoder.batch_size)
     if encoder.dim != dim:
         raise InputError(
             f"text encoder {name!r}: gives embeddings of width {encoder.dim}, expected "

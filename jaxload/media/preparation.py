@@ -60,11 +60,11 @@ class Preparation:
             "origin": self.origin,
             "codec": self.codec,
             "codec_name": codec.name,
-            "channels": codec.channels,
+            "channels": int(codec.channels),  # JSON has no integers of NumPy.
             **({} if self.geometry == DEFAULT else geometry),
             "text_encoder": self.text_encoder,
             "text_encoder_name": encoder.name,
-            "text_dim": encoder.dim,
+            "text_dim": int(encoder.dim),
             "shapes": shapes,
             "rules": dataclasses.asdict(self.rules),
             "media": f"{len(listing.files)} files, {listing.digest()}",
