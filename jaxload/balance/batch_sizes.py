@@ -104,7 +104,8 @@ def check_memory(limits: Sequence[Limit], config: BalanceConfig) -> None:
     if config.max_bytes or config.max_tokens:
         name = "max_bytes" if config.max_bytes else "max_tokens"
         budget = f"balance.{name}={getattr(config, name)}"
-    remedy = "raise it"
+    remedy = "raise it, plan or prepare smaller clips (shapes.max_frames and "
+    remedy += "shapes.max_pixels)"
     if config.max_bytes or not config.max_tokens:
         remedy += ", shard the model over more devices (mesh.fsdp), or use a smaller "
         remedy += "model"

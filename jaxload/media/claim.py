@@ -48,7 +48,8 @@ def _write_first(path: Path, text: str) -> None:
 
 def _check_same(out: Path, fingerprint: dict[str, Any], listing: Listing) -> None:
     found = read_json(out / _FINGERPRINT, remedy="choose another --out")
-    for name in sorted(found.keys() | fingerprint.keys()):
+    # In the order of the fingerprint: codecs come before their channels and strides.
+    for name in {**found, **fingerprint}:
         then, now = found.get(name), fingerprint.get(name)
         if then == now:
             continue

@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from jaxload.codecs.codec import Codec, load_codec
+from jaxload.codecs.decoded import decode_clip
 from jaxload.console import Console
 from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
+from jaxload.errors import InputError
 from jaxload.files import write_atomically
 from jaxload.media.captions import shown
 from jaxload.media.prepared import Prepared
@@ -130,7 +132,13 @@ def _pictures(
     for shape in shapes:
         row = int(manifest.rows_by_shape[shape][0])
         latent = decode_record(records[row]).latent
-        video = codec.decode(latent.astype(np.float32))
+        try:
+            video = decode_clip(codec, latent)
+        except InputError as error:
+            raise InputError(
+                f"dataset {manifest.directory}: complete, but without preview.png: "
+                f"{error}, and run the same command again"
+            ) from error
         chosen = sorted({0, len(video) // 2, len(video) - 1})
         # ASCII, because the figure's font lacks some characters of file names.
         name = ids[row].as_py().encode("ascii", "backslashreplace").decode()

@@ -3,6 +3,7 @@
 from typing import Any
 
 from jaxload.codecs.codec import load_codec
+from jaxload.codecs.text_encoder import load_text_encoder
 from jaxload.config import Config
 from jaxload.console import Console, phase
 from jaxload.data.manifest import FILE_NAME, Manifest, read_manifest
@@ -113,6 +114,7 @@ def check_dataset_matches(config: Config, manifest: Manifest, console: Console) 
                 f"{section}.{field}={wanted}: dataset {manifest.directory} was made "
                 f"with {found}; set {section}.{field}={found}"
             )
+    _check_names(config, manifest)
     lengths = manifest.read_column("text_tokens").to_numpy()
     num_cut = int((lengths > config.model.num_text_tokens).sum())
     if num_cut:
@@ -121,6 +123,22 @@ def check_dataset_matches(config: Config, manifest: Manifest, console: Console) 
             f"model.num_text_tokens={config.model.num_text_tokens}; the longest has "
             f"{lengths.max()} tokens"
         )
+
+
+def _check_names(config: Config, manifest: Manifest) -> None:
+    """Refuses a codec or text encoder that is renamed, and so gives other samples."""
+    data, fingerprint = config.data, manifest.fingerprint
+    for field, plugin in (
+        ("codec", load_codec(data.codec)),
+        ("text_encoder", load_text_encoder(data.text_encoder, config.model.text_dim)),
+    ):
+        found = fingerprint.get(f"{field}_name", plugin.name)
+        if found != plugin.name:
+            raise InputError(
+                f"data.{field}={getattr(data, field)}: named {plugin.name!r}, and "
+                f"dataset {manifest.directory} was made with {found!r}; use that "
+                "version, or prepare the media again with another --out"
+            )
 
 
 def make_preparation(config: Config, **others: Any) -> Preparation:

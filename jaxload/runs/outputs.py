@@ -9,6 +9,7 @@ from flax import nnx
 from jax.stages import Compiled
 
 from jaxload.codecs.codec import load_codec
+from jaxload.codecs.decoded import decode_clip
 from jaxload.codecs.text_encoder import load_text_encoder, pad_text
 from jaxload.config import Config
 from jaxload.console import Console, phase
@@ -90,5 +91,5 @@ def draw_sample(
         jax.device_put(seed, group.replicated),
     )
     codec = load_codec(config.data.codec)
-    video = codec.decode(np.asarray(jax.device_get(latent)))
+    video = decode_clip(codec, np.asarray(jax.device_get(latent)))
     write_gif(path, video, fps=config.shapes.fps, enlarge=_ENLARGE)

@@ -273,8 +273,12 @@ def test_the_memory_limit_may_depend_on_the_shape():
     [
         ({}, r"balance.max_tokens=640: not one sample of 64x8x8, 1024 tokens, fits"),
         ({"max_bytes": 5}, r"balance.max_bytes=5: not one sample of 64x8x8"),
+        (
+            {},
+            r"plan or prepare smaller clips \(shapes.max_frames and shapes.max_pixels",
+        ),
     ],
-    ids=["tokens", "bytes"],
+    ids=["tokens", "bytes", "clips"],
 )
 def test_a_budget_below_one_sample_is_an_error(options, message):
     config = dataclasses.replace(CONFIG, **options)

@@ -43,6 +43,32 @@ def test_a_dataset_made_otherwise_is_refused(
         check(debug_config, other)
 
 
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("codec_name", r"data.codec=haar: named 'haar', .* made with 'old 0.9'; use"),
+        ("text_encoder_name", r"data.text_encoder=hashed-ngrams: named 'hashed-ngr"),
+    ],
+)
+def test_another_version_of_a_plugin_is_refused(
+    debug_config: Config, debug_manifest: Manifest, name: str, message: str
+):
+    fingerprint = {**debug_manifest.fingerprint, name: "old 0.9"}
+    other = dataclasses.replace(debug_manifest, fingerprint=fingerprint)
+    with pytest.raises(InputError, match=message) as error:
+        check(debug_config, other)
+    assert "\n" not in str(error.value)
+
+
+def test_a_dataset_without_names_is_not_refused(
+    debug_config: Config, debug_manifest: Manifest
+):
+    names = ("codec_name", "text_encoder_name")
+    kept = {k: v for k, v in debug_manifest.fingerprint.items() if k not in names}
+    other = dataclasses.replace(debug_manifest, fingerprint=kept)
+    assert check(debug_config, other) == ""
+
+
 def test_captions_that_are_cut_are_counted(
     debug_config: Config, debug_manifest: Manifest
 ):
