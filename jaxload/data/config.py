@@ -8,6 +8,10 @@ from jaxload.errors import InputError
 from jaxload.fields import RESUMABLE
 from jaxload.shapes.shape import parse_sizes
 
+MAX_SOURCE_PIXELS = 1 << 27
+"""Default of `data.max_source_pixels`: 134 million, above 8K video (33 million) and
+photos of 108 megapixels."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
@@ -22,6 +26,12 @@ class DataConfig:
 
     text_encoder: str = "hashed-ngrams"
     """Encoder that made the text embeddings: a built-in name, or module:attribute."""
+
+    max_source_pixels: int = field(default=MAX_SOURCE_PIXELS, metadata=RESUMABLE)
+    """Most pixels, height times width, of a picture or video frame that `prepare`
+    decodes; files with more are bad. More admits larger photos and takes memory: up to
+    4 bytes per pixel of a picture in each worker, and several times that for
+    animations, progressive JPEG and video."""
 
     random_shapes: tuple[str, ...] = ()
     """Latent shapes, frames x height x width, of random samples for a dry run without
@@ -46,6 +56,7 @@ class DataConfig:
             except InputError as error:
                 raise InputError(f"data.random_shapes: {error}") from error
         for name, least in (
+            ("max_source_pixels", 1),
             ("num_workers", 0),
             ("num_threads", 1),
             ("num_prefetch", 1),

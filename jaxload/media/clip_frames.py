@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from jaxload.data.config import MAX_SOURCE_PIXELS
 from jaxload.media.cutting import Clip, Cutting
 from jaxload.media.frames import MediaError, read_frames
 from jaxload.media.resample import resample
@@ -16,13 +17,20 @@ CHANGED = "changed while it was prepared"
 
 
 def read_clips(
-    path: Path, cutting: Cutting, buffer: Callable[[Shape], np.ndarray]
+    path: Path,
+    cutting: Cutting,
+    buffer: Callable[[Shape], np.ndarray],
+    *,
+    max_pixels: int = MAX_SOURCE_PIXELS,
 ) -> Iterator[tuple[Clip, np.ndarray]]:
     """Decodes a file and yields each clip with its frames, resized to the clip's shape.
 
     `buffer` returns an array `[P, Y, X, 3]` for a shape; the frames are written to it.
     """
-    frames = resample(read_frames(path), rate=cutting.rate, count=cutting.num_taken)
+    sizes = [clip.shape.pixels[1:] for clip in cutting.clips]
+    most = (max(height for height, _ in sizes), max(width for _, width in sizes))
+    frames = read_frames(path, max_pixels=max_pixels, size=most)
+    frames = resample(frames, rate=cutting.rate, count=cutting.num_taken)
     position = 0
     for clip in cutting.clips:
         num_frames, height, width = clip.shape.pixels

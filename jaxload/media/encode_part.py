@@ -106,7 +106,8 @@ class EncodePart:
         one_by_one = self.one_by_one and isinstance(step, LocalStep)
         limit = 1 if one_by_one else MAX_UNWRITTEN
         work.text = step.submit_caption(file.name, work.caption)
-        for clip, video in read_clips(path, work.cutting, step.buffer):
+        most = self.preparation.max_source_pixels
+        for clip, video in read_clips(path, work.cutting, step.buffer, max_pixels=most):
             writer.add(work, clip, step.submit_clip(file.name, clip.shape, video))
             writer.write_ready()
             while writer.num_waiting >= limit:

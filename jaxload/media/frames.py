@@ -8,8 +8,9 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
+from jaxload.data.config import MAX_SOURCE_PIXELS
 from jaxload.media import image_frames, video_frames
-from jaxload.media.frame import DamageError, Frame, MediaError
+from jaxload.media.frame import DamageError, Frame, MediaError, Want
 
 __all__ = ["Frame", "MediaError", "Scan", "read_frames", "scan"]
 
@@ -38,9 +39,12 @@ class Scan:
         return (self.num_frames - 1) / self.seconds if self.seconds else 0.0
 
 
-def scan(path: Path) -> Scan:
-    """Decodes a whole file to measure it; raises MediaError if no frame decodes."""
-    frames = _decode(path)
+def scan(path: Path, *, max_pixels: int = MAX_SOURCE_PIXELS) -> Scan:
+    """Decodes a whole file to measure it; raises MediaError if no frame decodes.
+
+    A file with more than `max_pixels` in a frame raises MediaError, too.
+    """
+    frames = _decode(path, Want(max_pixels=max_pixels, is_scan=True))
     first = next(frames)
     num_frames, seconds, damage = 1, 0.0, ""
     try:
@@ -57,20 +61,28 @@ def scan(path: Path) -> Scan:
     )
 
 
-def read_frames(path: Path) -> Iterator[Frame]:
+def read_frames(
+    path: Path,
+    *,
+    max_pixels: int = MAX_SOURCE_PIXELS,
+    size: tuple[int, int] | None = None,
+) -> Iterator[Frame]:
     """Yields the frames that `scan` counts; raises MediaError if no frame decodes.
+
+    If the caller scales frames to cover a height and width `size`, images that are much
+    larger are decoded at a reduced size that is still at least three times as large.
 
     Memory holds only the frames that the decoder needs. A yielded frame stays valid
     after the next frame is read and after the file is closed. Frames of one file share
     a colour converter, so only one thread at a time may call their `rgb`.
     """
     try:
-        yield from _decode(path)
+        yield from _decode(path, Want(max_pixels=max_pixels, size=size))
     except DamageError:
         return
 
 
-def _decode(path: Path) -> Iterator[Frame]:
+def _decode(path: Path, want: Want) -> Iterator[Frame]:
     """Yields at least one frame, all of one size; raises DamageError at any damage."""
     try:
         if not path.is_file():
@@ -81,9 +93,12 @@ def _decode(path: Path) -> Iterator[Frame]:
     except OSError as error:
         raise MediaError("cannot be read", error.strerror or str(error)) from error
     with file:
-        image = image_frames.open_image(file)
+        image = image_frames.open_image(file, want)
         decoded = image_frames if image else video_frames
-        frames = image_frames.decode(image) if image else video_frames.decode(file)
+        if image:
+            frames = image_frames.decode(image, file, want)
+        else:
+            frames = video_frames.decode(file, want)
         first = None
         try:
             for frame in frames:

@@ -8,13 +8,14 @@ from typing import Any
 
 from jaxload.codecs.codec import load_codec
 from jaxload.codecs.text_encoder import load_text_encoder
+from jaxload.data.config import MAX_SOURCE_PIXELS
 from jaxload.media.batch_encoder import BatchEncoder
 from jaxload.media.listing import Listing
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import DEFAULT, Geometry
 from jaxload.shapes.shape import Shape
 
-_VERSION = 1
+_VERSION = 2
 """Version of the records; increase it when the same media give different records."""
 
 
@@ -35,6 +36,9 @@ class Preparation:
     shapes: tuple[Shape, ...] | None = None
     """Shapes of a plan; None to choose them from the scanned files."""
 
+    max_source_pixels: int = MAX_SOURCE_PIXELS
+    """Most pixels of a picture or video frame; files with more are bad."""
+
     origin: str = "a folder of media"
     """Source of the media, recorded in the dataset's fingerprint."""
 
@@ -52,9 +56,10 @@ class Preparation:
         shapes = f"chosen, at most {self.max_shapes}"
         if self.shapes is not None:
             shapes = ", ".join(map(str, self.shapes))
-        # Omitted for the default geometry, because existing datasets without this entry
-        # must keep their digests, which runs have recorded.
+        # Omitted for the defaults, because existing datasets without these entries must
+        # keep their digests, which runs have recorded.
         geometry = {"geometry": str(self.geometry)}
+        pixels = {"max_source_pixels": self.max_source_pixels}
         return {
             "version": _VERSION,
             "origin": self.origin,
@@ -62,6 +67,7 @@ class Preparation:
             "codec_name": codec.name,
             "channels": int(codec.channels),  # JSON has no integers of NumPy.
             **({} if self.geometry == DEFAULT else geometry),
+            **({} if self.max_source_pixels == MAX_SOURCE_PIXELS else pixels),
             "text_encoder": self.text_encoder,
             "text_encoder_name": encoder.name,
             "text_dim": int(encoder.dim),

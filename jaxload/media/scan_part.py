@@ -50,7 +50,8 @@ class ScanPart:
         if file.name in self.deadly:
             return Problem(name=file.name, reason=DIED)
         try:
-            return scan(unchanged(self.preparation.media, file))
+            path = unchanged(self.preparation.media, file)
+            return scan(path, max_pixels=self.preparation.max_source_pixels)
         except (MediaError, OSError) as error:
             return file_problem(file, error)
 

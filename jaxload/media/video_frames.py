@@ -32,7 +32,15 @@ from av.video.frame import VideoFrame
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
-from jaxload.media.frame import DamageError, Frame, MediaError
+from jaxload.media.frame import (
+    DamageError,
+    Frame,
+    MediaError,
+    Turn,
+    Want,
+    check_pixels,
+    turned,
+)
 
 DAMAGED = "damaged video"
 NOT_MEDIA = "not an image or video"
@@ -71,16 +79,17 @@ class _Content:
         self.tell = file.tell
 
 
-def decode(file: BinaryIO) -> Iterator[Frame]:
+def decode(file: BinaryIO, want: Want) -> Iterator[Frame]:
     """Yields the frames of the first video stream; raises DamageError at damage."""
     with _open(file) as container:
-        stream = _video(container)
+        stream = _video(container, want)
         ratio = stream.sample_aspect_ratio or 1  # 0 or None if unknown.
         time_base = stream.time_base or Fraction(0)
         clock = _Clock(stream.average_rate or stream.guessed_rate)
         reformatter = VideoReformatter()  # Shared, to reuse its tables.
         is_cut = _stated_end(file) > container.size
         for frame, drained in _decoded(container, stream, is_cut=is_cut):
+            check_pixels(frame.height, frame.width, want)
             _check_colors(frame)
             stamp = None if frame.pts is None else frame.pts * time_base
             orientation = _orientation(frame)
@@ -123,7 +132,7 @@ def _stated_end(file: BinaryIO) -> int:
     return 0 if size == unknown else start + length + size
 
 
-def _video(container: InputContainer) -> VideoStream:
+def _video(container: InputContainer, want: Want) -> VideoStream:
     """Returns the first video stream that is not a cover picture, set up to decode."""
     if container.metadata.get("major_brand", "").strip() in _PHOTO_BRANDS:
         raise MediaError("HEIC photo", "convert it to JPEG or PNG")
@@ -136,12 +145,18 @@ def _video(container: InputContainer) -> VideoStream:
     stream = videos[0]
     if stream.codec_context is None:
         raise MediaError("unknown video codec")
+    check_pixels(stream.height, stream.width, want)
     # One thread, because processes that decode other files use the other cores. Each
     # further thread would hold one more frame and report errors one frame later.
     stream.codec_context.thread_type = "NONE"
     stream.codec_context.thread_count = 1
-    # Stop at errors; by default, the decoder conceals them.
-    stream.codec_context.options = {"err_detect": "crccheck+explode"}
+    stream.codec_context.options = {
+        # Stop at errors; by default, the decoder conceals them.
+        "err_detect": "crccheck+explode",
+        # Refuse frames that grow in the middle of the stream before they take memory.
+        # Decoders add margins to frames, so this limit is looser than `check_pixels`.
+        "max_pixels": str(2 * want.max_pixels + (1 << 20)),
+    }
     return stream
 
 
@@ -237,8 +252,7 @@ class _Clock:
         return float(stamp - self._start)
 
 
-def _orientation(frame: VideoFrame) -> tuple[bool, bool, bool]:
-    """Returns three flags: swap rows and columns, then flip rows, then flip columns."""
+def _orientation(frame: VideoFrame) -> Turn:
     data = frame.side_data.get("DISPLAYMATRIX")
     if data is None:
         return False, False, False
@@ -252,7 +266,7 @@ def _orientation(frame: VideoFrame) -> tuple[bool, bool, bool]:
 
 def _rgb(
     frame: VideoFrame,
-    orientation: tuple[bool, bool, bool],
+    orientation: Turn,
     reformatter: VideoReformatter,
 ) -> np.ndarray:
     """Returns the pixels `[h, w, 3]`, upright, blended with white if transparent."""
@@ -270,11 +284,7 @@ def _rgb(
         array = ((array[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255).astype(
             np.uint8
         )
-    swap, turn_rows, turn_columns = orientation
-    if swap:
-        array = array.transpose(1, 0, 2)
-    array = array[:: -1 if turn_rows else 1, :: -1 if turn_columns else 1]
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(turned(array, orientation))
 
 
 def _check_colors(frame: VideoFrame) -> None:

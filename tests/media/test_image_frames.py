@@ -1,12 +1,15 @@
 """Tests of jaxload.media.image_frames."""
 
 import io
+import subprocess
+import sys
 import warnings
 
 import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
+from jaxload.media.clip_frames import resize_and_crop
 from jaxload.media.frames import MediaError, read_frames, scan
 from tests.media.media_files import moving_pattern, plain_frames
 
@@ -169,14 +172,152 @@ def test_a_truncated_picture_is_damaged(tmp_path, suffix):
     assert refusal(path) == "damaged image"
 
 
-def test_a_picture_that_would_fill_the_memory_is_refused(tmp_path, monkeypatch):
+@pytest.mark.parametrize("suffix", ["png", "jpg", "gif", "webp", "tiff", "bmp"])
+def test_a_picture_with_too_many_pixels_is_refused(tmp_path, suffix):
+    path = tmp_path / f"picture.{suffix}"
+    Image.new("RGB", (64, 48)).save(path)
+    assert scan(path, max_pixels=64 * 48).width == 64
+    for read in (scan, lambda path, **most: list(read_frames(path, **most))):
+        with pytest.raises(MediaError) as error:
+            read(path, max_pixels=64 * 48 - 1)
+        assert error.value.reason == "too many pixels"
+        assert error.value.detail == (
+            "3,072 pixels; expected at most 3,071 (data.max_source_pixels)"
+        )
+
+
+def test_the_limit_replaces_that_of_pillow(tmp_path, monkeypatch):
     Image.new("RGB", (64, 64)).save(tmp_path / "picture.png")
-    for limit in (64 * 64, 64 * 48):  # Of the second, Pillow would warn.
+    for limit in (64 * 48, 64 * 24):  # Of these, Pillow warns and raises an error.
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
         assert only_frame(tmp_path / "picture.png").shape == (64, 64, 3)
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 64 * 24)
-    assert refusal(tmp_path / "picture.png") == "too large an image"
-    assert Image.MAX_IMAGE_PIXELS == 64 * 24
+        assert limit == Image.MAX_IMAGE_PIXELS
+
+
+def test_a_canvas_that_grows_is_refused(tmp_path):
+    path = tmp_path / "moving.gif"
+    save_animation(path, plain_frames([RED, GREEN], 16, 16), duration=50)
+    data = bytearray(path.read_bytes())
+    place = data.rindex(b",\0\0\0\0\x10\0\x10\0")  # The second frame's rectangle.
+    data[place + 1 : place + 5] = (60_000).to_bytes(2, "little") * 2
+    path.write_bytes(data)
+    for read in (scan, lambda path: list(read_frames(path))):
+        with pytest.raises(MediaError, match=r"too many pixels: .*3,60\d,|60016x60016"):
+            read(path)
+
+
+# --- Large pictures ---
+
+
+def peak_bytes(function: str, path) -> int:
+    """Returns by how much a process grows to call a function of `frames` on a file."""
+    program = f"""
+import pathlib, resource
+from jaxload.media.clip_frames import resize_and_crop
+from jaxload.media.frames import read_frames, scan
+def read(path):
+    for frame in read_frames(path, size=(480, 832)):
+        size = (frame.height, frame.width)
+        resize_and_crop(frame.rgb(), displayed=size, size=(480, 832))
+def peak():
+    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+{function}(pathlib.Path({str(path)!r}))
+print(peak() - before)
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return int(run.stdout)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "mode", "scanned", "read"),
+    [
+        # Bytes per pixel of the decoded picture, which Pillow holds as a whole.
+        ("png", "RGB", 4, 4),
+        ("png", "RGBA", 4, 4),
+        ("png", "L", 1, 1),
+        ("png", "I;16", 2, 2),
+        ("png", "P", 1, 1),
+        ("jpg", "RGB", 4 / 64, 4 / 16),
+    ],
+)
+def test_a_large_picture_takes_the_memory_of_its_pixels(
+    tmp_path, suffix, mode, scanned, read
+):
+    side = 6_000
+    path = tmp_path / f"large.{suffix}"
+    pixels = np.arange(side, dtype=np.uint8)[None].repeat(side, axis=0)
+    image = Image.fromarray(pixels)
+    if mode == "I;16":
+        image = Image.fromarray(pixels.astype(np.uint16) * 257)
+    image.convert(mode).save(path)
+    spare = 40 << 20  # For bands, the resized picture and imports.
+    assert peak_bytes("scan", path) < scanned * side**2 + spare
+    assert peak_bytes("read", path) < read * side**2 + spare + (20 << 20)
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_decoded_at_a_reduced_size_looks_the_same(
+    tmp_path, suffix, orientation
+):
+    rng = np.random.default_rng(0)
+    small = Image.fromarray(rng.integers(0, 256, (9, 13, 3), np.uint8))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = tmp_path / f"picture.{suffix}"
+    # A multiple of 8, because the last pixels of other sizes stand for fewer pixels.
+    small.resize((1296, 912), Image.Resampling.BICUBIC).save(
+        path, exif=exif, quality=95
+    )
+    size = (64, 96)
+    (whole,), (reduced,) = read_frames(path), read_frames(path, size=size)
+    assert (whole.height, whole.width) == (reduced.height, reduced.width)
+    assert whole.rgb().size > 3 * reduced.rgb().size
+    expected, found = (
+        resize_and_crop(frame.rgb(), displayed=(frame.height, frame.width), size=size)
+        for frame in (whole, reduced)
+    )
+    difference = np.abs(expected.astype(int) - found)
+    assert (difference.mean() < 1, difference.max() < 12) == (True, True)
+
+
+def test_a_picture_is_reduced_only_far_above_the_wanted_size(tmp_path):
+    path = tmp_path / "picture.png"
+    Image.fromarray(moving_pattern(1, 500, 700)[0]).save(path)
+    for size, shape in {
+        (100, 100): (500, 700, 3),  # Five times as high.
+        (80, 100): (250, 350, 3),
+        (10, 10): (32, 44, 3),  # By 16, rounded up.
+        (1000, 10): (500, 700, 3),
+    }.items():
+        (frame,) = read_frames(path, size=size)
+        assert frame.rgb().shape == shape
+        assert (frame.height, frame.width) == (500, 700)
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_a_reduced_scan_finds_the_damage_that_a_reader_finds(tmp_path, progressive):
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    path = tmp_path / "picture.jpg"
+    Image.fromarray(noise).save(path, progressive=progressive)
+    data = path.read_bytes()
+    outcomes = set()
+    for size in range(0, len(data) + 1, 97):
+        path.write_bytes(data[:size])
+        results = []
+        for read in (scan, lambda path: next(read_frames(path)).rgb()):
+            try:
+                read(path)
+            except MediaError as error:
+                results.append(error.reason)
+            else:
+                results.append("good")
+        assert results[0] == results[1]
+        outcomes.update(results)
+    assert {"damaged image", "empty file"} <= outcomes
 
 
 def test_no_warnings_leak(tmp_path, monkeypatch, recwarn):

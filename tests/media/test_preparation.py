@@ -1,5 +1,6 @@
 """Tests of jaxload.media.preparation, parts, claim, recovery and part_tables."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -109,7 +110,7 @@ def test_a_file_that_cannot_be_read_does_not_stop_a_scan(
 ):
     these = listed(preparation)
 
-    def fail(path: Path):
+    def fail(path: Path, **_):
         raise OSError(5, "Input/output error")
 
     if what == "io":
@@ -148,6 +149,10 @@ def test_the_fingerprint_has_all_that_records_depend_on(preparation: Preparation
     assert found["text_encoder_name"] == "hashed-ngrams"
     assert found["shapes"] == "3x4x4"
     assert found["rules"]["fps"] == 16.0
+    assert "max_source_pixels" not in found  # Datasets of before keep their digests.
+    other = dataclasses.replace(preparation, max_source_pixels=1000)
+    listing = Listing(files=listed(preparation), problems=())
+    assert other.fingerprint(listing)["max_source_pixels"] == 1000
     assert found["library av"] == av.__version__
     assert found["library pillow"] == PIL.__version__
     assert found["media"].startswith("1 files, ")

@@ -309,3 +309,40 @@ def test_empty_packets_repeat_a_frame_and_end_nothing(tmp_path):
     np.testing.assert_array_equal(decoded(path), video[left])
     times = [frame.time for frame in read_frames(path)]
     np.testing.assert_allclose(times, [i / 25 for i in left])
+
+
+@pytest.mark.parametrize(
+    ("codec", "name"),
+    [
+        *[("libx264", f"clip.{s}") for s in ("mp4", "mkv", "ts", "h264")],
+        *[("mpeg4", "clip.avi"), ("libvpx-vp9", "clip.webm"), ("ffv1", "clip.nut")],
+    ],
+)
+def test_a_video_with_too_many_pixels_is_refused_before_it_is_decoded(
+    tmp_path, monkeypatch, codec, name
+):
+    path = write_video(tmp_path / name, moving_pattern(3, 64, 96), codec=codec)
+    assert scan(path, max_pixels=64 * 96).num_frames == 3
+
+    def fail(*_):
+        raise AssertionError("decoded")
+
+    monkeypatch.setattr(video_frames, "_decode", fail)
+    for read in (scan, lambda path, **most: list(read_frames(path, **most))):
+        with pytest.raises(MediaError) as error:
+            read(path, max_pixels=64 * 96 - 1)
+        assert error.value.reason == "too many pixels"
+        assert error.value.detail == (
+            "96x64 pixels; expected at most 6,143 (data.max_source_pixels)"
+        )
+
+
+def test_a_video_whose_frames_grow_is_refused(tmp_path):
+    small = write_video(tmp_path / "small.h264", moving_pattern(4, 64, 96))
+    large = write_video(tmp_path / "large.h264", moving_pattern(4, 128, 192))
+    path = tmp_path / "grows.h264"
+    path.write_bytes(small.read_bytes() + large.read_bytes())
+    found = scan(path)
+    assert found.damage == "damaged after frame 4: 96x64 becomes 192x128"
+    with pytest.raises(MediaError, match="too many pixels: 192x128 pixels"):
+        scan(path, max_pixels=64 * 96)
