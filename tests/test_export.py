@@ -303,9 +303,9 @@ def test_an_mmdit_trains_and_is_exported(
     workdir = tmp_path / "run"
     train_command.main(["--config", str(config), "--workdir", str(workdir), *sets])
     assert [row.step for row in read_events(WorkDir(workdir).metrics, STEP)] == [
-        0,
         1,
         2,
+        3,
     ]
     export_command.main(["--workdir", str(workdir)])
     exported = weights.load(workdir / "weights").config

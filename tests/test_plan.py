@@ -267,7 +267,7 @@ class Project:
         options = ["--workdir", str(workdir), *arguments]
         assert train_command.main(["--config", str(self.config), *options]) == 0
         steps = [event.step for event in read_events(workdir / "metrics.jsonl", STEP)]
-        assert steps == [0, 1]
+        assert steps == [1, 2]
         return read_plan(workdir / "plan.json")
 
 
