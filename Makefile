@@ -16,7 +16,7 @@ require = JAXLOAD_REQUIRE_CLIPS=1 JAXLOAD_REQUIRE_KERNELS=$(REQUIRE)
 CPP := $(wildcard $(addprefix ffi/,*.h *.cc *.cu *.cuh) $(addprefix tests/cuda_emulation/,*.h *.cc))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup cuda clips torch train check test soak parity lint format bench wheel lock clean
+.PHONY: help setup cuda clips torch train check test soak fuzz parity lint format bench wheel lock clean
 
 help: ## Lists the targets.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ test: setup .venv/.clips $(if $(findstring cuda,$(REQUIRE)),cuda .venv/.h100) ##
 
 soak: setup .venv/.clips ## Runs the long tests: kills, and training on eight devices.
 	$(require) $(BIN)/python -m pytest -n 2 --dist loadfile -m soak $(ARGS)
+
+fuzz: setup ## Feeds 10,000 random inputs to each reader of files; JAXLOAD_FUZZ_EXAMPLES=N for more.
+	JAXLOAD_FUZZ_EXAMPLES=$${JAXLOAD_FUZZ_EXAMPLES:-10000} $(BIN)/python -m pytest -n 2 -m fuzz $(ARGS)
 
 parity: setup .venv/.torch ## Compares the models with diffusers, live; ARGS="-k mmdit" chooses.
 	JAXLOAD_REQUIRE_TORCH=1 $(BIN)/python -m pytest -n 2 -m parity $(ARGS)

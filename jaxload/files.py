@@ -12,6 +12,9 @@ from typing import Any
 
 from jaxload.errors import InputError
 
+_MAX_JSON_BYTES = 64 * 2**20  # Parsed, JSON takes up to thirty times its size.
+_MAX_JSON_DEPTH = 64
+
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[Path]:
@@ -64,18 +67,57 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
         file.writelines([text] if isinstance(text, str) else text)
 
 
-def read_json(path: Path, *, remedy: str) -> dict[str, Any]:
-    """Reads a JSON object that a command wrote; error messages end with `remedy`."""
+def parse_json(text: str | bytes) -> Any:
+    """Parses JSON of bounded size and depth, from anywhere.
+
+    Raises:
+        ValueError: The text is not such JSON; the message is short and fits on a line.
+    """
+    if len(text) > _MAX_JSON_BYTES:
+        raise ValueError(f"expected at most {_MAX_JSON_BYTES:,} bytes")
+    too_deep = f"expected at most {_MAX_JSON_DEPTH} levels of lists and objects"
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(too_deep) from error
+    # Code that walks a value may be recursive, so far fewer levels are allowed than
+    # the parser takes.
+    level = _inner([content])
+    for _ in range(_MAX_JSON_DEPTH):
+        level = _inner(child for parent in level for child in parent)
+        if not level:
+            return content
+    raise ValueError(too_deep)
+
+
+def _inner(values: Iterable[Any]) -> list[Iterable[Any]]:
+    """Returns the children of each list and object among `values`."""
+    return [
+        value.values() if isinstance(value, dict) else value
+        for value in values
+        if isinstance(value, (dict, list))
+    ]
+
+
+def read_json(path: Path, *, remedy: str, kind: str = "") -> dict[str, Any]:
+    """Reads a JSON object that a command wrote.
+
+    Error messages start with the `kind` of file, if given, and end with `remedy`.
+    """
+    name = f"{kind} {path}" if kind else str(path)
+    try:
+        with path.open("rb") as file:
+            content = parse_json(file.read(_MAX_JSON_BYTES + 1))
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read ({error.strerror}); {remedy}"
+            f"{name}: cannot be read ({error.strerror}); {remedy}"
         ) from error
-    except ValueError as error:  # Not UTF-8, or not JSON.
-        raise InputError(f"{path}: not JSON ({error}); {remedy}") from error
+    except ValueError as error:  # Not UTF-8, not JSON, too large or too deep.
+        raise InputError(f"{name}: not JSON ({error}); {remedy}") from error
     if not isinstance(content, dict):
-        raise InputError(f"{path}: expected a JSON object, got {content!r}; {remedy}")
+        raise InputError(
+            f"{name}: expected a JSON object, got {content!r:.80}; {remedy}"
+        )
     return content
 
 

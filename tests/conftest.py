@@ -18,6 +18,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
 
 import jax
 import pytest
+from hypothesis import HealthCheck, settings
 
 from jaxload import config as config_lib
 from jaxload.balance.program import Layout
@@ -37,6 +38,19 @@ from jaxload.shapes.shape import Shape
 jax.config.update("jax_num_cpu_devices", 2)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# The same examples each time, however long one takes; `make fuzz` draws new ones. A
+# property may rewrite one file in `tmp_path` for all of its examples.
+FUZZ_EXAMPLES = os.environ.get("JAXLOAD_FUZZ_EXAMPLES")
+_COMMON = settings(
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.register_profile("tests", _COMMON, derandomize=True)
+settings.register_profile(
+    "fuzz-long", _COMMON, max_examples=int(FUZZ_EXAMPLES or 10_000)
+)
+settings.load_profile("fuzz-long" if FUZZ_EXAMPLES else "tests")
 
 
 @pytest.fixture(scope="session")

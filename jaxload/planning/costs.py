@@ -1,7 +1,6 @@
 """Cost model of a plan: analytic, from a file of jaxload.calibrate, or measured."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 from jaxload.balance.cost import CostLaw, CostModel
@@ -9,6 +8,7 @@ from jaxload.balance.regression import Calibration
 from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.errors import InputError
+from jaxload.files import read_json
 from jaxload.planning.analytic_cost import analytic_cost
 from jaxload.planning.model_record import difference
 from jaxload.planning.step_times import measure_costs
@@ -84,16 +84,6 @@ def measured_cost(calibration: Calibration, analytic: CostModel) -> CostModel:
 
 def read_calibration(path: Path) -> Calibration:
     """Reads measured costs from a file that jaxload.calibrate wrote."""
-    try:
-        content = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(
-            f"calibration {path}: cannot be read ({error.strerror}); make one with "
-            "python -m jaxload.calibrate"
-        ) from error
-    except json.JSONDecodeError as error:
-        raise InputError(
-            f"calibration {path}: not JSON ({error}); make it again with "
-            "python -m jaxload.calibrate"
-        ) from error
+    remedy = "make one with python -m jaxload.calibrate"
+    content = read_json(path, remedy=remedy, kind="calibration")
     return Calibration.from_dict(content, name=f"calibration {path}")

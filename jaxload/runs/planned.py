@@ -156,5 +156,6 @@ def _samples(
 
 def read_plan(path: Path) -> Plan:
     """Reads a plan file that jaxload.plan wrote."""
-    content = read_json(path, remedy="make one with python -m jaxload.plan --out")
+    remedy = "make one with python -m jaxload.plan --out"
+    content = read_json(path, remedy=remedy, kind="plan")
     return plan_lib.from_dict(content, name=f"plan {path}")

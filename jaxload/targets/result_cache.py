@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxload.errors import InputError
-from jaxload.files import check_writable, remove_leftovers, write_atomically
+from jaxload.files import check_writable, read_json, remove_leftovers, write_atomically
 
 _PACKAGE = Path(__file__).parents[1]
 
@@ -47,10 +47,8 @@ class ResultCache:
     def get(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """Returns the result of a key, or None if its file is missing or damaged."""
         try:
-            stored = json.loads(self._path(key).read_text())
-        except (OSError, ValueError):  # Missing, not UTF-8, or not JSON.
-            return None
-        if not isinstance(stored, dict):
+            stored = read_json(self._path(key), remedy="")
+        except InputError:
             return None
         # Two keys could share a digest, and a file could have been copied or edited.
         if _canonical(stored.get("key")) != _canonical(dict(key)):

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from jaxload.console import Console
 from jaxload.errors import InputError
-from jaxload.files import write_atomically
+from jaxload.files import parse_json, write_atomically
 
 STEP = "step"
 """Name of the event of an optimizer update, which has these values:
@@ -251,8 +251,8 @@ def _from_line(path: Path, number: int, line: bytes, first_step: int) -> Event:
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        content = json.loads(line)
-    except ValueError as error:  # Not UTF-8, or not JSON.
+        content = parse_json(line)
+    except ValueError as error:  # Not UTF-8, not JSON, or too deep.
         raise _broken_line(path, number, str(error)) from error
     if not isinstance(content, dict):
         raise _broken_line(path, number, f"no object: {content!r}")

@@ -129,7 +129,8 @@ def test_a_target_cannot_be_timed(debug_config: Config):
         (lambda path: None, "cannot be read (No such file or directory)"),
         (lambda path: path.mkdir(), "cannot be read (Is a directory)"),
         (lambda path: path.write_text("{"), "not JSON"),
-        (lambda path: path.write_text("[]"), "not a calibration"),
+        (lambda path: path.write_text("[]"), "expected a JSON object, got []"),
+        (lambda path: path.write_text("{}"), "not a calibration"),
         (lambda path: path.write_text('{"format": 1}'), "format 1, expected 3"),
     ],
 )
