@@ -12,7 +12,10 @@ import pytest
 from jaxload.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
-LEAVES = {"console", "errors", "fields", "files", "seed", "testing"}
+LEAVES = {
+    *("console", "errors", "fields", "files", "safetensors_header", "seed"),
+    "testing",
+}
 READING = {"field_help", "field_paths", "field_types"}
 """Modules that read, change and explain the fields of a config."""
 

@@ -5,7 +5,6 @@ A file holds the length of its header in 8 bytes, the header in JSON, then the t
 
 import dataclasses
 import json
-import operator
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from jaxload import safetensors_header
 from jaxload.errors import InputError
+from jaxload.safetensors_header import LENGTH_BYTES, MAX_BYTES
 
 DTYPES = {
     "F32": np.dtype(np.float32),
@@ -22,8 +23,6 @@ DTYPES = {
 }
 """Supported dtypes, by their names in headers."""
 
-_LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 100_000_000
 _STRIP = 256
 _DOWNLOAD = "download or copy it again"
 
@@ -61,58 +60,31 @@ def read_header(path: Path) -> dict[str, Stored]:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-            if length > min(size - _LENGTH_BYTES, _MAX_HEADER_BYTES):
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            if length > min(size - LENGTH_BYTES, MAX_BYTES):
                 raise InputError(
                     f"{path}: expected a safetensors file, got {size} bytes with a "
                     f"header of {length} bytes; {_DOWNLOAD}"
                 )
-            header = json.loads(file.read(length))
+            header = safetensors_header.parse(file.read(length))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"{path}: expected a safetensors file, got a header that is not JSON "
-            f"({error}); {_DOWNLOAD}"
+            f"{path}: invalid safetensors header: {error}; {_DOWNLOAD}"
         ) from error
-    return _tensors(path, header, start=_LENGTH_BYTES + length, size=size)
-
-
-def _tensors(path: Path, header: Any, *, start: int, size: int) -> dict[str, Stored]:
-    if not isinstance(header, dict):
+    start = LENGTH_BYTES + length
+    if size != start + header.num_bytes:
         raise InputError(
-            f"{path}: expected a header that names tensors, got {header!r:.80}; "
-            f"{_DOWNLOAD}"
+            f"{path}: expected {start + header.num_bytes} bytes, since its tensors end "
+            f"there, got {size}; {_DOWNLOAD}"
         )
-    tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        try:
-            begin, end = map(operator.index, entry["data_offsets"])
-            shape = tuple(map(operator.index, entry["shape"]))
-            if not 0 <= begin <= end or min(shape, default=0) < 0:
-                raise ValueError
-            tensors[name] = Stored(path, str(entry["dtype"]), shape, start + begin)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{path}: expected dtype, shape and data_offsets of {name}, got "
-                f"{entry!r}; {_DOWNLOAD}"
-            ) from error
-        if start + end > size:
-            raise InputError(
-                f"{path}: expected {start + end} bytes or more, since {name} ends "
-                f"there, got {size}; {_DOWNLOAD}"
-            )
-        dtype = DTYPES.get(str(entry["dtype"]))
-        if dtype and end - begin != dtype.itemsize * int(np.prod(shape)):
-            raise InputError(
-                f"{path}: expected {list(shape)} of {entry['dtype']} as {name}, got "
-                f"{end - begin} bytes; {_DOWNLOAD}"
-            )
-    return tensors
+    return {
+        name: Stored(path, entry.dtype, entry.shape, start + entry.begin)
+        for name, entry in header.tensors.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,15 +120,15 @@ def write(
         }
         offset += tensor.num_bytes
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _LENGTH_BYTES)  # Tensors begin at a multiple of 8.
+    text += b" " * (-len(text) % LENGTH_BYTES)  # Tensors begin at a multiple of 8.
     with path.open("wb") as file:
-        file.write(len(text).to_bytes(_LENGTH_BYTES, "little") + text)
+        file.write(len(text).to_bytes(LENGTH_BYTES, "little") + text)
         for chunk in chunks:
             content = np.empty(chunk.shape, chunk.dtype)
             copy(chunk, content)
             file.write(content.reshape(-1).view(np.uint8).data)
             del chunk, content  # Frees both before the next chunk is made.
-        assert file.tell() == _LENGTH_BYTES + len(text) + offset
+        assert file.tell() == LENGTH_BYTES + len(text) + offset
 
 
 def copy(source: np.ndarray, target: np.ndarray) -> None:

@@ -78,7 +78,7 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path):
     content = path.read_bytes()
     path.write_bytes(content[:-1])
     size = len(content)
-    with pytest.raises(InputError, match=rf"expected {size} bytes .* got {size - 1};"):
+    with pytest.raises(InputError, match=rf"expected {size} bytes.* got {size - 1};"):
         files.read_header(path)
     path.write_bytes(content[:40])
     with pytest.raises(InputError, match=r"bytes with a header of .*; download"):
@@ -88,7 +88,9 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path):
 @pytest.mark.parametrize(
     ("header", "message"),
     [
-        (b"not json", "a header that is not JSON"),
+        (b"not json", "header: expected JSON, got other text"),
+        (b"[" * 200_000, "nested too deep"),
+        (b'{"a": ' + b"[" * 100_000, "nested too deep"),
         (
             b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, "4"]}}',
             "expected dtype, shape and data_offsets of a",
@@ -105,6 +107,20 @@ def test_a_file_that_was_cut_off_is_refused(tmp_path: Path):
         (
             b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}}',
             r"expected \[2\] of F32 as a, got 4 bytes",
+        ),
+        (
+            b'{"a": {"dtype": "F32", "shape": [4294967296, 4294967296], '
+            b'"data_offsets": [0, 0]}}',
+            "elements of a, got",
+        ),
+        (
+            b'{"a": {"dtype": "F32", "shape": [true], "data_offsets": [0, 4]}}',
+            "expected dtype, shape and data_offsets of a",
+        ),
+        (
+            b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}, '
+            b'"b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}',
+            "expected b to begin at byte 4",
         ),
     ],
 )
@@ -131,7 +147,7 @@ def test_large_models_are_cut_into_files_with_an_index(tmp_path: Path):
 def test_a_header_that_names_no_tensors_is_refused(tmp_path: Path, header: bytes):
     path = tmp_path / "x.safetensors"
     path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(InputError, match=r"x\.safetensors: expected .* download"):
+    with pytest.raises(InputError, match=r"x\.safetensors: .* expected .* download"):
         files.read_header(path)
 
 
