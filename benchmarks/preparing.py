@@ -20,6 +20,7 @@ the encoder process between batches (stacking clips, checking latents).
 
 import argparse
 import dataclasses
+import functools
 import io
 import os
 import re
@@ -35,10 +36,12 @@ from rich.table import Table
 from jaxload.console import Console
 from jaxload.media.folder import list_media
 from jaxload.media.preparation import Preparation
+from jaxload.media.review import Review
 from jaxload.media.runners import runner
 from jaxload.media.stages import prepare
 from jaxload.media.synthetic import random_scene
 from jaxload.media.video_files import write_video
+from jaxload.reports.prepare import write_report
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
@@ -138,7 +141,9 @@ def run(media: Path, out: Path, *, num_workers: int, seconds: float) -> Measured
         preparation,
         list_media(media),
         run=runner(num_workers),
-        max_bad_share=0.0,
+        review=Review(
+            max_bad_share=0.0, write_report=functools.partial(write_report, out)
+        ),
         console=console,
     )
     times = np.loadtxt(log, ndmin=2)

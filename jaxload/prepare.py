@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -14,10 +15,16 @@ from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.media.folder import list_media
 from jaxload.media.preparation import Preparation
+from jaxload.media.review import Review
 from jaxload.media.runners import Run, runner
 from jaxload.media.stages import Share, prepare
 from jaxload.planning.check import check_geometry
-from jaxload.reports.prepare import draw_preview, print_prepared, write_report
+from jaxload.reports.prepare import (
+    REPORT,
+    draw_preview,
+    print_prepared,
+    write_report,
+)
 from jaxload.runs.dataset import geometry_of, make_preparation
 from jaxload.runs.planned import read_plan
 
@@ -33,12 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     args, config = command.parse(parser, argv, command.load_config, sections=_SECTIONS)
     console = Console()
     preparation = _preparation(args, config)
+    review = Review(
+        max_bad_share=args.max_bad_share,
+        write_report=functools.partial(write_report, preparation.out),
+    )
     listing = list_media(preparation.media, args.captions)
     prepared = prepare(
         preparation,
         listing,
         run=_runner(args),
-        max_bad_share=args.max_bad_share,
+        review=review,
         console=console,
         share=_share(args.shard),
     )
@@ -48,10 +59,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             "when they are done"
         )
         return 0
-    report = write_report(prepared, preparation.out)
     print_prepared(prepared, console)
     preview = draw_preview(preparation.out, preparation.geometry)
-    console.say(f"dataset {preparation.out}, report {report}, preview {preview}")
+    console.say(
+        f"dataset {preparation.out}, report {preparation.out / REPORT}, preview "
+        f"{preview}"
+    )
     return 0
 
 

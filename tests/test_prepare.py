@@ -2,6 +2,7 @@
 
 import csv
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -69,6 +70,11 @@ def shards(out: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(out.glob("shard-*"))}
 
 
+def report(out: Path) -> list[dict[str, str]]:
+    with (out / "report.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
 def manifest_bytes(out: Path) -> bytes:
     return (out / "manifest.parquet").read_bytes()
 
@@ -117,15 +123,31 @@ def test_what_is_not_kept_is_told_with_its_name(
     assert "bad 1: empty file, such as empty.mp4" in shown
     assert "bad 1: not an image or video, such as text.mp4" in shown
     assert "left out 1: aspect that no shape has, such as wide.png" in shown
-    assert "noted 4: no caption, such as empty.mp4, more/picture 5 \u00e9.png" in shown
+    # Bad files need no caption.
+    assert "noted 2: no caption, such as more/picture 5 \u00e9.png, wide.png" in shown
     assert "noted 1: caption with no file" in shown
     assert "5x8x8 17x64x64 80 4 68" in shown
-    with (tmp_path / "out" / "report.csv").open() as file:
-        rows = {(row["outcome"], row["name"]): row for row in csv.DictReader(file)}
+    rows = {(row["outcome"], row["name"]): row for row in report(tmp_path / "out")}
     assert rows["bad", "empty.mp4"]["reason"] == "empty file"
     assert rows["left out", "wide.png"]["detail"] == "1x64x640"
     with Image.open(tmp_path / "out" / "preview.png") as preview:
         assert min(preview.size) > 200
+
+
+def test_a_video_for_which_there_are_only_still_shapes_is_told(tmp_path: Path):
+    (tmp_path / "media").mkdir()
+    for i, picture in enumerate(moving_pattern(20, 64, 64)):
+        Image.fromarray(picture).save(tmp_path / "media" / f"{i}.png")
+    write_video(tmp_path / "media" / "clip.mp4", moving_pattern(5, 64, 64), fps=16)
+    options = ["--set", "balance.max_buckets=1"]
+    assert prepare(tmp_path / "media", tmp_path / "out", *options) == 0
+    rows = [row for row in report(tmp_path / "out") if row["outcome"] == "left out"]
+    assert [(row["name"], row["reason"]) for row in rows] == [
+        ("clip.mp4", "no shape of several frames for a video of its size")
+    ]
+    assert (
+        "clip.mp4" not in read_manifest(tmp_path / "out").read_column("id").to_pylist()
+    )
 
 
 def test_the_shapes_of_a_plan_are_kept(media: Path, prepared: Path, tmp_path: Path):
@@ -340,9 +362,20 @@ def test_another_version_over_it_is_refused(
 
 def test_too_many_bad_files_stop_it_and_lose_nothing(media: Path, tmp_path: Path):
     out = tmp_path / "out"
-    message = r"2 of 13 files are bad, such as empty.mp4: empty file; expected at most"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError) as error:
         prepare(media, out, "--max-bad-share", "0.05")
+    assert str(error.value) == (
+        "2 of 13 files are bad (empty file: 1, not an image or video: 1), such as "
+        "empty.mp4: empty file; expected at most 5%; fix the files that "
+        f"{out}/report.csv lists, or raise --max-bad-share"
+    )
+    assert {(row["outcome"], row["name"]) for row in report(out)} == {
+        ("bad", "empty.mp4"),
+        ("bad", "text.mp4"),
+        ("noted", "more/nowhere.png"),
+        ("noted", "more/picture 5 \u00e9.png"),
+        ("noted", "wide.png"),
+    }
     done = num_done(out)
     assert done > 0
     assert prepare(media, out) == 0
@@ -386,6 +419,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
             ["--media", "{media}", "--workers", "-1"],
             r"--workers -1: expected 0",
         ),
+        (["--media", "{media}", "--max-bad-share", "2"], r"share 2.0: expected 0.0"),
+        (["--media", "{media}", "--max-bad-share", "-1"], r"share -1.0: expected 0.0"),
+        (["--media", "{media}", "--max-bad-share", "nan"], r"share nan: expected 0.0"),
         (["--media", "{media}", "--codec", "wan"], r"codec 'wan': expected haar or"),
         (
             ["--media", "{media}", "--codec", "no.such:x"],
@@ -428,9 +464,11 @@ def test_names_with_brackets_and_dollars_are_names(
 
 def test_nothing_but_broken_links_is_one_line(tmp_path: Path):
     (tmp_path / "media").mkdir()
-    (tmp_path / "media" / "a.mp4").symlink_to(tmp_path / "none")
-    with pytest.raises(InputError, match=r"none of its files can be used.*broken link"):
+    (tmp_path / "media" / "a.mp4").symlink_to("none")
+    message = r"none of its 1 files can be used \(broken link: 1\); fix the files that"
+    with pytest.raises(InputError, match=message):
         prepare(tmp_path / "media", tmp_path / "out", "--max-bad-share", "1")
+    assert [row["name"] for row in report(tmp_path / "out")] == ["a.mp4"]
 
 
 # --- Plugins ---
@@ -467,10 +505,27 @@ def test_a_codec_that_fails_is_counted(
 
 def test_too_many_failures_of_a_codec_leave_no_dataset(media: Path, tmp_path: Path):
     codec = ["--codec", "tests.media.codecs:FailsOnWide", "--max-bad-share", "0.16"]
-    message = r"3 of 13 files are bad, such as .*expected at most 16%"
+    message = r"3 of 13 files are bad \(.*failed: 1.*expected at most 16%"
     with pytest.raises(InputError, match=message):
         prepare(media, tmp_path / "out", *codec)
     assert not (tmp_path / "out" / "manifest.parquet").exists()
+    rows = {(row["outcome"], row["name"]): row for row in report(tmp_path / "out")}
+    assert rows["bad", "clip2.mp4"]["detail"] == "RuntimeError: too wide for me"
+    assert ("left out", "wide.png") in rows
+
+
+def test_all_counts_have_the_same_total(
+    media: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    """A file that cannot be listed counts like one that cannot be decoded."""
+    folder = tmp_path / "media"
+    shutil.copytree(media / "more", folder)
+    (folder / "lost.mp4").symlink_to("nowhere")
+    (folder / "empty.mp4").touch()
+    with pytest.raises(InputError, match=r"2 of 8 files are bad"):
+        prepare(folder, tmp_path / "out", "--max-bad-share", "0.1")
+    assert prepare(folder, tmp_path / "out") == 0
+    assert "from 6 of 8 files" in capsys.readouterr().out
 
 
 def test_what_failed_is_tried_again(
@@ -480,7 +535,7 @@ def test_what_failed_is_tried_again(
     flag.touch()
     monkeypatch.setenv("JAXLOAD_TEST_FLAG", str(flag))
     codec = ("--codec", "tests.media.codecs:FailsWhileFlagged", "--max-bad-share", "1")
-    with pytest.raises(InputError, match=r"gave a clip, most often: failed"):
+    with pytest.raises(InputError, match=r"gave a clip \(failed: "):
         prepare(media, tmp_path / "out", *codec)
     flag.unlink()
     assert prepare(media, tmp_path / "out", *codec) == 0

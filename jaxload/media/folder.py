@@ -17,7 +17,7 @@ from jaxload.media.captions import (
     shown,
 )
 from jaxload.media.listing import Listing, MediaFile
-from jaxload.media.problem import Problem
+from jaxload.media.problem import NO_CAPTION, Problem
 
 _TEXT = ".txt"
 # Suffixes of files that are not media. FFmpeg would decode those of the first line as
@@ -251,7 +251,7 @@ class _Pairing:
                 continue
             files.append(MediaFile(name=name, num_bytes=num_bytes, caption=caption))
             if source is None:
-                self._tree.note(name, "no caption", bad=False)
+                self._tree.note(name, NO_CAPTION, bad=False)
             elif name in self._unused:
                 first, *more = map("".join, self._unused[name])
                 detail = f"used {''.join(source)}, not {first}"

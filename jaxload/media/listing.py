@@ -30,6 +30,12 @@ class Listing:
     problems: tuple[Problem, ...]
     """Problems found while listing, sorted."""
 
+    @property
+    def num_found(self) -> int:
+        """Number of files in the folder that may be media, usable or not."""
+        bad = {problem.name for problem in self.problems if problem.bad}
+        return len(bad.union(file.name for file in self.files))
+
     def digest(self) -> str:
         """Returns 16 characters that identify the names, sizes and captions."""
         digest = hashlib.sha256()

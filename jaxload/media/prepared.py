@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +22,8 @@ from jaxload.media.part_tables import (
     shape_counts,
 )
 from jaxload.media.preparation import Preparation
-from jaxload.media.problem import Problem
+from jaxload.media.problem import Problem, without_moot
+from jaxload.media.review import Review, counts
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
@@ -39,27 +40,10 @@ class Prepared:
     frames: FrameCount
     num_bytes: int
     num_files: int
-    """Number of files in the listing."""
+    """Number of files in the media folder that may be media, usable or not."""
 
     num_used: int
     """Number of files that gave at least one clip."""
-
-
-def check_bad_share(
-    problems: Sequence[Problem], listing: Listing, max_bad_share: float
-) -> None:
-    """Raises InputError if more than `max_bad_share` of the files are bad."""
-    bad = [problem for problem in problems if problem.bad]
-    # Files that could not be listed count as bad files too.
-    num_files = len({*(file.name for file in listing.files), *(p.name for p in bad)})
-    if len(bad) > max_bad_share * num_files:
-        first = bad[0]
-        detail = f" ({first.detail})" if first.detail else ""
-        raise InputError(
-            f"{len(bad):,} of {num_files:,} files are bad, such as {first.name}: "
-            f"{first.reason}{detail}; expected at most {max_bad_share:.0%}; raise "
-            "--max-bad-share, or fix the files and choose another --out"
-        )
 
 
 def scan_problems(out: Path, listing: Listing, num_parts: int) -> list[Problem]:
@@ -67,7 +51,7 @@ def scan_problems(out: Path, listing: Listing, num_parts: int) -> list[Problem]:
     problems = list(listing.problems)
     for i in range(num_parts):
         problems += read_scans(out, i)[1]
-    return problems
+    return without_moot(problems)
 
 
 def write_scan_table(out: Path, num_parts: int) -> None:
@@ -84,7 +68,7 @@ def finish(
     listing: Listing,
     num_parts: int,
     shapes: tuple[Shape, ...],
-    max_bad_share: float,
+    review: Review,
 ) -> Prepared:
     """Merges the parts and writes the manifest, which completes the dataset."""
     out = preparation.out
@@ -92,11 +76,11 @@ def finish(
     problems = scan_problems(out, listing, num_parts)
     parts = _encoded_parts(out, num_parts)
     prepared = _collect(parts, listing, problems, preparation.geometry)
-    check_bad_share(prepared.problems, listing, max_bad_share)
+    review.check(listing, prepared.problems, prepared.left_out)
     if not prepared.counts:
         raise InputError(
-            f"{preparation.media}: none of {len(listing.files)} files gave a clip, "
-            f"{_most_frequent(prepared)}; check the config section shapes"
+            f"{preparation.media}: none of {listing.num_found:,} files gave a clip "
+            f"({_reasons(prepared)}); check the config section shapes"
         )
     # Claimed again, because another preparation may have claimed the directory since.
     fingerprint = preparation.fingerprint(listing)
@@ -135,16 +119,14 @@ def _collect(
     return Prepared(
         counts=dict(counts),
         left_out=tuple(left_out),
-        problems=tuple(sorted(problems)),
+        problems=tuple(sorted(without_moot(problems))),
         frames=frames,
         num_bytes=num_bytes,
-        num_files=len(listing.files),
+        num_files=listing.num_found,
         num_used=num_used,
     )
 
 
-def _most_frequent(prepared: Prepared) -> str:
-    reasons = Counter(
-        thing.reason for thing in (*prepared.problems, *prepared.left_out)
-    )
-    return f"most often: {reasons.most_common(1)[0][0]}"
+def _reasons(prepared: Prepared) -> str:
+    bad = [problem for problem in prepared.problems if problem.bad]
+    return counts(thing.reason for thing in (*bad, *prepared.left_out))

@@ -1,6 +1,9 @@
 """Problem of a file or a caption, for the report."""
 
 import dataclasses
+from collections.abc import Iterable
+
+NO_CAPTION = "no caption"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
@@ -18,3 +21,10 @@ class Problem:
 
     bad: bool = True
     """True if the problem makes the file unusable, False if the file is used anyway."""
+
+
+def without_moot(problems: Iterable[Problem]) -> list[Problem]:
+    """Drops the note that a file has no caption if the file is unusable anyway."""
+    problems = list(problems)
+    bad = {problem.name for problem in problems if problem.bad}
+    return [p for p in problems if p.reason != NO_CAPTION or p.name not in bad]

@@ -23,12 +23,12 @@ from jaxload.media.parts import cut_into_parts
 from jaxload.media.preparation import Preparation
 from jaxload.media.prepared import (
     Prepared,
-    check_bad_share,
     finish,
     scan_problems,
     write_scan_table,
 )
 from jaxload.media.recovery import Part
+from jaxload.media.review import Review, counts
 from jaxload.media.runners import Run
 from jaxload.media.scan_part import ScanPart
 from jaxload.media.shape_choice import settle_shapes
@@ -50,7 +50,7 @@ def prepare(
     listing: Listing,
     *,
     run: Run,
-    max_bad_share: float,
+    review: Review,
     console: Console,
     share: Share = WHOLE,
 ) -> Prepared | None:
@@ -63,9 +63,11 @@ def prepare(
     fingerprint = preparation.fingerprint(listing)
     claim(out, fingerprint, listing)
     if not listing.files:
+        report = review.write_report(listing.problems, ())
+        reasons = counts(problem.reason for problem in listing.problems if problem.bad)
         raise InputError(
-            f"{preparation.media}: none of its files can be used, such as "
-            f"{listing.problems[0].name}: {listing.problems[0].reason}; fix the files"
+            f"{preparation.media}: none of its {listing.num_found:,} files can be used "
+            f"({reasons}); fix the files that {report} lists"
         )
     files = cut_into_parts(listing.files)
     mine = [i for i in range(len(files)) if i % share.of == share.index]
@@ -81,7 +83,7 @@ def prepare(
     _run(run, "scanning", scans, [files[i] for i in mine], console)
     if all(is_scanned(out, i) for i in range(len(files))):
         problems = scan_problems(out, listing, len(files))
-        check_bad_share(problems, listing, max_bad_share)
+        review.check(listing, problems)
         write_scan_table(out, len(files))
     elif preparation.shapes is None:
         return None  # Choosing shapes needs the scans of all files.
@@ -98,7 +100,7 @@ def prepare(
     # Checked at the end, because other machines encode parts at the same time.
     if not all(is_encoded(out, i) for i in range(len(files))):
         return None
-    return finish(preparation, listing, len(files), shapes, max_bad_share)
+    return finish(preparation, listing, len(files), shapes, review)
 
 
 def _run(

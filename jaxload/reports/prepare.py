@@ -19,9 +19,13 @@ from jaxload.data.source import open_records
 from jaxload.errors import InputError
 from jaxload.files import write_atomically
 from jaxload.media.captions import shown
+from jaxload.media.cutting import LeftOutClip
 from jaxload.media.prepared import Prepared
+from jaxload.media.problem import Problem
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
+
+REPORT = "report.csv"
 
 _NUM_EXAMPLES = 3
 _MAX_ROWS = 12  # Shapes that the preview shows.
@@ -69,7 +73,7 @@ def _lines(prepared: Prepared) -> Iterator[str]:
 def _groups(prepared: Prepared) -> Iterator[tuple[str, str, list[str]]]:
     """Yields outcome, reason and names; within an outcome, frequent reasons first."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for outcome, name, reason, _ in _rows(prepared):
+    for outcome, name, reason, _ in _rows(prepared.problems, prepared.left_out):
         groups[outcome, reason].append(name)
     order = ("bad", "left out", "noted")
     for outcome, reason in sorted(
@@ -78,21 +82,25 @@ def _groups(prepared: Prepared) -> Iterator[tuple[str, str, list[str]]]:
         yield outcome, reason, groups[outcome, reason]
 
 
-def _rows(prepared: Prepared) -> Iterator[tuple[str, str, str, str]]:
-    for problem in prepared.problems:
+def _rows(
+    problems: Iterable[Problem], left_out: Iterable[LeftOutClip]
+) -> Iterator[tuple[str, str, str, str]]:
+    for problem in problems:
         outcome = "bad" if problem.bad else "noted"
         yield outcome, problem.name, problem.reason, problem.detail
-    for clip in prepared.left_out:
+    for clip in left_out:
         yield "left out", clip.id, clip.reason, clip.detail
 
 
-def write_report(prepared: Prepared, out: Path) -> Path:
+def write_report(
+    out: Path, problems: Iterable[Problem], left_out: Iterable[LeftOutClip]
+) -> Path:
     """Writes a CSV file of all files and clips with a problem or left out."""
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(["outcome", "name", "reason", "detail"])
-    writer.writerows(sorted(_rows(prepared)))
-    path = out / "report.csv"
+    writer.writerows(sorted(_rows(problems, left_out)))
+    path = out / REPORT
     write_atomically(path, text.getvalue())
     return path
 

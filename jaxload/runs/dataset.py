@@ -1,5 +1,6 @@
 """Opens the dataset of a config; draws and prepares synthetic media if configured."""
 
+import functools
 from typing import Any
 
 from jaxload.codecs.codec import load_codec
@@ -11,9 +12,11 @@ from jaxload.errors import InputError
 from jaxload.media.config import SyntheticConfig
 from jaxload.media.folder import list_media
 from jaxload.media.preparation import Preparation
+from jaxload.media.review import Review
 from jaxload.media.runners import runner
 from jaxload.media.stages import prepare
 from jaxload.media.synthetic import ORIGIN, draw_media
+from jaxload.reports.prepare import write_report
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
@@ -173,6 +176,8 @@ def _draw_and_prepare(
         make_preparation(config, media=media, out=out, origin=synthetic.origin()),
         list_media(media),
         run=runner(num_workers=0),
-        max_bad_share=0.0,
+        review=Review(
+            max_bad_share=0.0, write_report=functools.partial(write_report, out)
+        ),
         console=console,
     )
