@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxload import command
+from jaxload.codecs.text_encoder import load_text_encoder, max_characters
 from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.errors import InputError
@@ -44,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         max_bad_share=args.max_bad_share,
         write_report=functools.partial(write_report, preparation.out),
     )
-    listing = list_media(preparation.media, args.captions)
+    encoder = load_text_encoder(preparation.text_encoder, preparation.text_dim)
+    listing = list_media(
+        preparation.media, args.captions, max_characters=max_characters(encoder)
+    )
     prepared = prepare(
         preparation,
         listing,

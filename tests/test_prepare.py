@@ -432,6 +432,13 @@ def test_a_full_disk_is_one_line_and_loses_nothing(
             ["--media", "{media}", "--text-encoder", "tests.media.codecs:Lengths"],
             r"gives embeddings of width 1, expected 64; set model.text_dim=1",
         ),
+        (
+            [
+                *("--media", "{media}", "--set", "model.text_dim=1"),
+                *("--text-encoder", "tests.media.codecs:NoTokens"),
+            ],
+            r"lengths: max_tokens=0: expected a whole number of at least 1; correct",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line(
@@ -490,6 +497,27 @@ def test_codecs_and_text_encoders_plug_in_by_name(media: Path, tmp_path: Path):
     np.testing.assert_allclose(
         record.latent.astype(float), -HaarCodec().encode(video), atol=0.1
     )
+
+
+def test_captions_are_cut_at_the_limit_of_the_text_encoder(
+    media: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    folder = tmp_path / "media"
+    shutil.copytree(media / "more", folder)
+    for i, text in enumerate(["a cat " * 200_000, " \n", "a cat"]):
+        (folder / f"picture {i} \u00e9.txt").write_text(text)
+    for name, length in {"Lengths": 8_191, "TwoTokens": 31}.items():
+        options = ["--text-encoder", f"tests.media.codecs:{name}"]
+        out = tmp_path / name
+        assert prepare(folder, out, *options, "--set", "model.text_dim=1") == 0
+        manifest = read_manifest(out)
+        captions = manifest.read_column("caption").to_pylist()[:3]
+        assert captions == [("a cat " * 2_000)[:length], "", "a cat"]
+        record = decode_record(open_records(manifest)[0])
+        assert record.text.astype(float) == pytest.approx(length, rel=0.01)
+        shown = capsys.readouterr().out
+        assert "noted 1: caption cut at the text encoder's limit, such as pic" in shown
+        assert "noted 1: empty caption, such as picture 1 \u00e9.png" in shown
 
 
 def test_a_codec_that_fails_is_counted(

@@ -10,10 +10,20 @@ from jaxload.codecs.hashed_ngrams import HashedNgramEncoder
 from jaxload.codecs.plugin import make_plugin, whole
 from jaxload.errors import InputError
 
+_MAX_TOKENS = 512
+_CHARACTERS_PER_TOKEN = 16  # SentencePiece's longest token, by default.
+
+MAX_CHARACTERS = _CHARACTERS_PER_TOKEN * _MAX_TOKENS
+"""Most characters of a caption for an encoder that states no `max_tokens`."""
+
 
 @runtime_checkable
 class TextEncoder(Protocol):
-    """Converts a caption to one embedding per token."""
+    """Converts a caption to one embedding per token.
+
+    An encoder may also state `max_tokens`, the most tokens that it encodes; see
+    `max_characters`.
+    """
 
     name: str
     """Name and version of the encoder, recorded in the dataset's fingerprint."""
@@ -58,6 +68,21 @@ def load_text_encoder(name: str, dim: int) -> TextEncoder:
             f"{dim}; set model.text_dim={encoder.dim}"
         )
     return encoder
+
+
+def max_characters(encoder: TextEncoder) -> int:
+    """Returns the most characters of a caption that are stored and encoded.
+
+    These are 16 for each of the encoder's `max_tokens`, or of 512 tokens if it states
+    none. Few tokens are longer, so the text that is cut off has no token anyway.
+    """
+    tokens = getattr(encoder, "max_tokens", _MAX_TOKENS)
+    if not isinstance(tokens, int) or tokens < 1:
+        raise InputError(
+            f"text encoder {encoder.name}: max_tokens={tokens!r}: expected a whole "
+            "number of at least 1; correct the encoder"
+        )
+    return _CHARACTERS_PER_TOKEN * tokens
 
 
 def pad_text(text: np.ndarray, num_tokens: int) -> np.ndarray:

@@ -4,6 +4,9 @@ import dataclasses
 from collections.abc import Iterable
 
 NO_CAPTION = "no caption"
+EMPTY_CAPTION = "empty caption"
+CUT_CAPTION = "caption cut at the text encoder's limit"
+_OF_CAPTIONS = frozenset({NO_CAPTION, EMPTY_CAPTION, CUT_CAPTION})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
@@ -24,7 +27,7 @@ class Problem:
 
 
 def without_moot(problems: Iterable[Problem]) -> list[Problem]:
-    """Drops the note that a file has no caption if the file is unusable anyway."""
+    """Drops notes about the captions of files that are unusable anyway."""
     problems = list(problems)
     bad = {problem.name for problem in problems if problem.bad}
-    return [p for p in problems if p.reason != NO_CAPTION or p.name not in bad]
+    return [p for p in problems if p.reason not in _OF_CAPTIONS or p.name not in bad]

@@ -58,6 +58,18 @@ class Lengths:
         return np.array([[len(caption)]], np.float32)
 
 
+class TwoTokens(Lengths):
+    """Text encoder that encodes two tokens, which are at most 32 characters."""
+
+    max_tokens = 2
+
+
+class NoTokens(Lengths):
+    """Text encoder with an invalid limit."""
+
+    max_tokens = 0
+
+
 class FailsWhileFlagged(HaarCodec):
     """Raises an exception while the file in JAXLOAD_TEST_FLAG exists."""
 

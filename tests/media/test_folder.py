@@ -166,7 +166,7 @@ def test_what_may_not_be_read_is_told():
 
 def test_text_files_are_captions(tmp_path: Path):
     make(tmp_path, "a.mp4", "sub/a.mp4", "b.x.mp4", "c", "d.mp4", a__txt=" of\n a ")
-    make(tmp_path, b__x__TXT="of b", c__txt="of c", d__mp4__txt="")
+    make(tmp_path, b__x__TXT="of b", c__txt="of c", d__mp4__txt=" \n")
     listing = list_media(tmp_path)
     assert captions_of(listing) == {
         "a.mp4": "of a",
@@ -175,7 +175,45 @@ def test_text_files_are_captions(tmp_path: Path):
         "d.mp4": "",
         "sub/a.mp4": None,
     }
-    assert problems_of(listing) == []
+    assert problems_of(listing) == [("d.mp4", "empty caption", "d.mp4.txt", False)]
+
+
+def test_long_captions_are_cut_and_told(tmp_path: Path):
+    make(tmp_path, "a.mp4", "b.mp4", "c.mp4", a__txt="a cat " * 10, b__txt="a cat")
+    make(tmp_path, metadata__jsonl='{"file": "c.mp4", "text": "a cat on a mat"}\n')
+    listing = list_media(tmp_path, max_characters=9)
+    texts = {"a.mp4": "a cat a", "b.mp4": "a cat", "c.mp4": "a cat on"}
+    assert captions_of(listing) == texts
+    reason, rest = "caption cut at the text encoder's limit", "characters are used"
+    assert problems_of(listing) == [
+        ("a.mp4", reason, f"a.txt: the first 7 {rest}", False),
+        ("c.mp4", reason, f"metadata.jsonl, line 1: the first 8 {rest}", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("metadata.csv", b"id;age\n7;3\n", "expected one column with the file"),
+        ("metadata.csv", b"\xff\xfe", "expected UTF-8"),
+        ("metadata.csv", b'file,text\na.mp4,"1\nb.mp4,2\n', "a quote that is not"),
+        ("metadata.jsonl", b"[1, 2]\n", "no row can be read"),
+        ("metadata.parquet", b"PAR1", "expected a Parquet file"),
+    ],
+)
+def test_a_foreign_table_is_told_and_ignored(
+    tmp_path: Path, name: str, content: bytes, message: str
+):
+    make(tmp_path, "a.mp4", "b.mp4", "sub/c.mp4")
+    make(tmp_path / "sub", metadata__csv="file,text\nc.mp4,3\n")
+    (tmp_path / name).write_bytes(content)
+    listing = list_media(tmp_path)
+    assert captions_of(listing) == {"a.mp4": None, "b.mp4": None, "sub/c.mp4": "3"}
+    ((found, reason, detail, bad),) = problems_of(listing)
+    assert (found, reason, bad) == (name, "table of captions cannot be used", False)
+    assert message in detail
+    with pytest.raises(InputError, match=message):
+        list_media(tmp_path, tmp_path / name)  # A table that the user has given.
 
 
 def test_the_exact_text_file_wins(tmp_path: Path):
@@ -358,8 +396,9 @@ def test_a_table_of_no_use_is_an_error(tmp_path: Path):
     with pytest.raises(InputError, match=r"none\.csv: .*No such file"):
         list_media(tmp_path, tmp_path / "none.csv")
     (tmp_path / "metadata.csv").symlink_to("none")
-    with pytest.raises(InputError, match=r"metadata\.csv: .*No such file"):
-        list_media(tmp_path)
+    ((name, *_, detail, bad),) = problems_of(list_media(tmp_path))
+    assert (name, bad) == ("metadata.csv", False)
+    assert "No such file" in detail
 
 
 # Few and such as could run into each other.
