@@ -22,21 +22,46 @@ def replaced(path: Path) -> Iterator[Path]:
 
     A reader sees the old content or the new, never a part, even after a power failure.
     """
+    with _partial(path) as partial:
+        yield partial
+        _flush(partial)
+        os.replace(partial, path)
+
+
+@contextlib.contextmanager
+def _partial(path: Path) -> Iterator[Path]:
+    """Yields a path beside `path`, and removes what remains there at the end."""
     # One name per process, because several processes may write the same file.
     partial = path.with_name(f".{path.name}.{os.getpid()}{_host()}.partial")
     try:
         yield partial
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
     except OSError as error:
         raise InputError(
             f"{path}: cannot be written ({error.strerror or error}); choose another "
             "path"
         ) from error
     finally:
-        with contextlib.suppress(OSError):  # The file exists only after a failure.
+        with contextlib.suppress(OSError):  # It may have been renamed.
             partial.unlink()
+
+
+def _flush(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def written_once(path: Path) -> Iterator[Path]:
+    """Yields a temporary path to write to, which becomes `path` unless that exists.
+
+    Of several processes that write the same path at once, the first to finish wins; the
+    others find its file.
+    """
+    with _partial(path) as partial:
+        yield partial
+        _flush(partial)
+        with contextlib.suppress(FileExistsError):
+            os.link(partial, path)  # Atomic.
 
 
 def remove_leftovers(directory: Path) -> None:

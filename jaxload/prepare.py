@@ -21,6 +21,7 @@ from jaxload.media.runners import Run, runner
 from jaxload.media.stages import Share, prepare
 from jaxload.planning.check import check_geometry
 from jaxload.reports.prepare import (
+    PREVIEW,
     REPORT,
     draw_preview,
     print_prepared,
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         review=review,
         console=console,
         share=_share(args.shard),
+        retry_failed=args.retry_failed,
     )
     if prepared is None:
         console.say(
@@ -64,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 0
     print_prepared(prepared, console)
-    preview = draw_preview(preparation.out, preparation.geometry)
-    console.say(
-        f"dataset {preparation.out}, report {preparation.out / REPORT}, preview "
-        f"{preview}"
-    )
+    out = preparation.out
+    report, preview = out / REPORT, out / PREVIEW
+    if prepared.is_changed or not preview.exists():
+        draw_preview(out, preparation.geometry)
+    console.say(f"dataset {out}, report {report}, preview {preview}")
     return 0
 
 
@@ -136,6 +138,11 @@ def _make_parser() -> argparse.ArgumentParser:
         default="0/1",
         metavar="I/N",
         help="run share I of N on this machine; I counts from 0 (default: 0/1)",
+    )
+    parser.add_argument(
+        "--retry-failed",
+        action="store_true",
+        help="encode files again that failed before; by default, only if they changed",
     )
     command.add_bad_share_argument(parser, "files that may be bad")
     return parser

@@ -17,6 +17,7 @@ from jaxload.files import (
     remove_leftovers,
     replaced,
     write_atomically,
+    written_once,
 )
 
 
@@ -36,6 +37,22 @@ def test_a_file_is_there_whole_or_as_it_was(tmp_path: Path):
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     write_atomically(path, iter(["sec", "ond"]))
     assert path.read_text() == "second"
+
+
+def test_of_two_writers_of_one_path_the_first_wins(tmp_path: Path):
+    path = tmp_path / "a"
+    with written_once(path) as partial:
+        partial.write_text("second")
+        assert not path.exists()
+        path.write_text("first")  # Written by another process meanwhile.
+    assert path.read_text() == "first"
+    with written_once(path) as partial:
+        partial.write_text("third")
+    assert path.read_text() == "first"
+    with written_once(tmp_path / "b") as partial:
+        partial.write_text("only")
+    assert (tmp_path / "b").read_text() == "only"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b"]
 
 
 def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path):

@@ -335,23 +335,6 @@ def test_another_preparation_over_it_is_refused(
     assert manifest_bytes(prepared) == before
 
 
-def test_other_media_over_it_are_refused(media: Path, tmp_path: Path):
-    folder, out = tmp_path / "media", tmp_path / "out"
-    folder.mkdir()
-    (folder / "a.png").write_bytes((media / "more/picture 1 \u00e9.png").read_bytes())
-    assert prepare(folder, out) == 0
-    (folder / "b.png").write_bytes((media / "more/picture 2 \u00e9.png").read_bytes())
-    with pytest.raises(InputError, match=r"begun with other media: b.png is new; "):
-        prepare(folder, out)
-    (folder / "b.png").rename(folder / "a.png")
-    with pytest.raises(InputError, match=r"other media: a.png had \d+ bytes, and has"):
-        prepare(folder, out)
-    (folder / "a.png").unlink()
-    (folder / "c.png").write_bytes((media / "more/picture 1 \u00e9.png").read_bytes())
-    with pytest.raises(InputError, match=r"other media: a.png is gone; "):
-        prepare(folder, out)
-
-
 def test_another_version_over_it_is_refused(
     media: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ):

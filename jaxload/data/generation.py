@@ -27,7 +27,10 @@ class Generation:
     """Number of shards, together with those of earlier generations."""
 
     masked: Ranges = ()
-    """Rows of earlier generations that this generation masks."""
+    """Rows that this generation masks and earlier ones do not."""
+
+    num_updates: int = 1
+    """Updates of the media that this generation covers, with their first listing."""
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> "Generation":
@@ -44,11 +47,12 @@ def all_masked(generations: Iterable[Generation]) -> Ranges:
 def extended(
     generations: Sequence[Generation], newest: Generation
 ) -> tuple[Generation, ...]:
-    """Appends a generation, unless it changes nothing."""
-    if generations and not newest.masked:
+    """Appends a generation, unless it has the rows of the last one."""
+    if generations:
         last = generations[-1]
-        if dataclasses.replace(newest, masked=last.masked) == last:
-            return tuple(generations)
+        if not newest.masked and newest.num_shards == last.num_shards:
+            last = dataclasses.replace(last, num_updates=newest.num_updates)
+            return (*generations[:-1], last)
     return (*generations, newest)
 
 

@@ -185,6 +185,7 @@ def write_manifest(
     *,
     earlier: Sequence[Generation] = (),
     masked: Ranges = (),
+    num_updates: int = 1,
 ) -> None:
     """Writes the manifest of a directory that already holds the shards.
 
@@ -195,9 +196,13 @@ def write_manifest(
         fingerprint: Provenance of the newest generation.
         earlier: Generations before this one.
         masked: Rows that the newest generation masks and earlier ones do not.
+        num_updates: Updates of the media that the newest generation covers.
     """
     newest = Generation(
-        fingerprint=dict(fingerprint), num_shards=len(shards), masked=masked
+        fingerprint=dict(fingerprint),
+        num_shards=len(shards),
+        masked=masked,
+        num_updates=num_updates,
     )
     generations = extended(earlier, newest)
     metadata = {

@@ -1,20 +1,18 @@
 """Claims an output directory for one preparation and refuses a second."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from jaxload.data.manifest import FILE_NAME
 from jaxload.errors import InputError
-from jaxload.files import read_json
-from jaxload.media.listing import Listing, difference
-from jaxload.media.part_tables import parts_directory, read_listing, write_listing
+from jaxload.files import read_json, written_once
+from jaxload.media.part_tables import parts_directory
 
 _FINGERPRINT = "preparation.json"
 
 
-def claim(out: Path, fingerprint: dict[str, Any], listing: Listing) -> None:
+def claim(out: Path, fingerprint: dict[str, Any]) -> None:
     """Claims a directory for a preparation and refuses one that holds another."""
     path = out / _FINGERPRINT
     if (out / FILE_NAME).exists() and not path.exists():
@@ -29,37 +27,19 @@ def claim(out: Path, fingerprint: dict[str, Any], listing: Listing) -> None:
             f"--out {out}: cannot be written ({error.strerror}); choose another"
         ) from error
     if not path.exists():
-        _write_first(path, json.dumps(fingerprint, indent=1) + "\n")
-    _check_same(out, fingerprint, listing)
-    write_listing(out, listing)
+        with written_once(path) as partial:
+            partial.write_text(json.dumps(fingerprint, indent=1) + "\n")
+    _check_same(out, fingerprint)
 
 
-def _write_first(path: Path, text: str) -> None:
-    """Writes a file atomically, unless another process was faster."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text)
-    try:
-        os.link(partial, path)  # Atomic: fails if the path exists.
-    except FileExistsError:
-        pass  # The caller compares the existing file.
-    finally:
-        partial.unlink()
-
-
-def _check_same(out: Path, fingerprint: dict[str, Any], listing: Listing) -> None:
+def _check_same(out: Path, fingerprint: dict[str, Any]) -> None:
     found = read_json(out / _FINGERPRINT, remedy="choose another --out")
+    found.pop("media", None)  # Earlier versions recorded and compared the media here.
     # In the order of the fingerprint: codecs come before their channels and strides.
     for name in {**found, **fingerprint}:
         then, now = found.get(name), fingerprint.get(name)
-        if then == now:
-            continue
-        if name == "media":
+        if then != now:
             raise InputError(
-                f"--out {out}: was begun with other media: "
-                f"{difference(read_listing(out), listing)}; use the media it was begun "
-                "with, or choose another --out"
+                f"--out {out}: was begun with {name} {then!r}, got {now!r}; finish it "
+                f"with the same {name}, or choose another --out"
             )
-        raise InputError(
-            f"--out {out}: was begun with {name} {then!r}, got {now!r}; finish it with "
-            f"the same {name}, or choose another --out"
-        )

@@ -39,7 +39,12 @@ class Clip:
 class LeftOutClip:
     """A clip or a whole file that is not used, and the reason."""
 
-    id: str
+    source: str
+    """Name of the file."""
+
+    start: int | None
+    """First frame of the clip, as in `Clip`; None for the whole file."""
+
     reason: str
     detail: str
 
@@ -108,7 +113,10 @@ def cut_file(
             num_taken=0,
             left_out=(
                 LeftOutClip(
-                    id=name, reason=TOO_SLOW if slow else BAD_TIMES, detail=why
+                    source=name,
+                    start=None,
+                    reason=TOO_SLOW if slow else BAD_TIMES,
+                    detail=why,
                 ),
             ),
             frames=FrameCount(decoded=scan.num_frames, left_out=scan.num_frames),
@@ -128,7 +136,9 @@ def cut_file(
         if assigned.shape is None:
             size = f"{assigned.num_frames}x{scan.height}x{scan.width}"
             reason = assigned.why_left_out()
-            left_out.append(LeftOutClip(id=clip.id, reason=reason, detail=size))
+            left_out.append(
+                LeftOutClip(source=name, start=clip.first, reason=reason, detail=size)
+            )
         else:
             kept.append(Clip(id=clip.id, first=clip.first, shape=assigned.shape))
             num_uncut += clip.num_frames

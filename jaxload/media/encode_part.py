@@ -9,7 +9,7 @@ from jaxload.media.cutting import cut_file
 from jaxload.media.encode_step import MAX_UNWRITTEN, EncodeStep, LocalStep
 from jaxload.media.frames import MediaError, Scan
 from jaxload.media.listing import MediaFile
-from jaxload.media.part_tables import DIED, marker_path, read_scans
+from jaxload.media.part_tables import DIED, marker_path, read_digests, read_scans
 from jaxload.media.part_writer import DeadlyFileError, FileInWork, PartWriter
 from jaxload.media.parts import file_problem, marked, unchanged
 from jaxload.media.preparation import Preparation
@@ -62,9 +62,11 @@ class EncodePart:
         self.marker.unlink(missing_ok=True)  # Left by a killed worker.
         step.open()
         scans, _ = read_scans(self.preparation.out, self.index)
+        digests = read_digests(self.preparation.out, self.index)
         with PartWriter(self.preparation.out, self.index, step, on_file) as writer:
             for file in marked(self.files, self.marker):
-                self._decode(file, scans.get(file.name), step, writer)
+                found, digest = scans.get(file.name), digests.get(file.name)
+                self._decode(file, found, digest, step, writer)
             writer.write_ready()
             while writer.num_waiting:
                 yield
@@ -75,12 +77,14 @@ class EncodePart:
         self,
         file: MediaFile,
         found: Scan | None,
+        digest: str | None,
         step: EncodeStep,
         writer: PartWriter,
     ) -> None:
         """Submits the clips of a file for encoding, or records why it has none.
 
-        `found` is the file's scan, or None if the scan failed.
+        `found` is the file's scan, or None if the scan failed; `digest` identifies the
+        scanned content.
         """
         if found is None:  # The scan has already recorded the problem.
             writer.skip()
@@ -92,15 +96,17 @@ class EncodePart:
             work = FileInWork(file=file, cutting=cutting)
             problem = None
             try:
-                self._submit(work, step, writer)
+                path = unchanged(self.preparation.media, file, digest)
+                self._submit(work, path, step, writer)
             except (MediaError, OSError) as error:
                 step.release()
                 problem = file_problem(file, error)
             writer.end(work, problem)
 
-    def _submit(self, work: FileInWork, step: EncodeStep, writer: PartWriter) -> None:
+    def _submit(
+        self, work: FileInWork, path: Path, step: EncodeStep, writer: PartWriter
+    ) -> None:
         file = work.file
-        path = unchanged(self.preparation.media, file)
         if not work.cutting.clips:
             return
         one_by_one = self.one_by_one and isinstance(step, LocalStep)

@@ -167,7 +167,14 @@ class _Pairing:
             if num_bytes is None or (source and caption is None):
                 continue
             text = None if caption is None else caption.text
-            files.append(MediaFile(name=name, num_bytes=num_bytes, caption=text))
+            files.append(
+                MediaFile(
+                    name=name,
+                    num_bytes=num_bytes,
+                    caption=text,
+                    mtime_ns=self._tree.times[name],
+                )
+            )
             if caption is None or source is None:
                 self._tree.note(name, NO_CAPTION, bad=False)
             else:

@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import json
 
-from jaxload.media.captions import shown
 from jaxload.media.problem import Problem
 
 
@@ -18,6 +17,9 @@ class MediaFile:
     num_bytes: int
     caption: str | None
     """None if the file has no caption."""
+
+    mtime_ns: int | None = None
+    """Time stamp of the last change of the file, in nanoseconds; None if not known."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,26 +39,12 @@ class Listing:
         return len(bad.union(file.name for file in self.files))
 
     def digest(self) -> str:
-        """Returns 16 characters that identify the names, sizes and captions."""
+        """Returns 16 characters that identify the names, sizes and captions.
+
+        Time stamps do not count, because copies of a folder have others.
+        """
         digest = hashlib.sha256()
         for file in self.files:
             line = json.dumps([file.name, file.num_bytes, file.caption])
             digest.update(line.encode() + b"\n")
         return digest.hexdigest()[:16]
-
-
-def difference(before: Listing, after: Listing) -> str:
-    """Describes the first difference between two listings."""
-    then = {file.name: file for file in before.files}
-    now = {file.name: file for file in after.files}
-    for name in sorted(then.keys() | now.keys()):
-        if name not in then:
-            return f"{shown(name)} is new"
-        if name not in now:
-            return f"{shown(name)} is gone"
-        if then[name].num_bytes != now[name].num_bytes:
-            sizes = f"{then[name].num_bytes} bytes, and has {now[name].num_bytes}"
-            return f"{shown(name)} had {sizes}"
-        if then[name].caption != now[name].caption:
-            return f"{shown(name)} has another caption"
-    return "nothing"

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from jaxload.data.manifest import ENTRY_SCHEMA
 from jaxload.data.shard import Shard, check_shard
 from jaxload.errors import InputError
 from jaxload.files import replaced
 from jaxload.media.cutting import FrameCount, LeftOutClip
 from jaxload.media.frames import Scan
-from jaxload.media.listing import Listing, MediaFile
 from jaxload.media.problem import Problem
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
@@ -26,7 +27,7 @@ FAILED = "failed"
 DIED = "its worker died twice"
 
 _KEY = b"part"
-_LISTING = "files.parquet"
+_CLIP_ID = re.compile(r"(.*)@(\d+)", re.DOTALL)
 _SCAN_SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -61,27 +62,22 @@ def _table_path(out: Path, prefix: str, index: int) -> Path:
     return parts_directory(out) / f"{prefix}-{index:05d}.parquet"
 
 
-def write_listing(out: Path, listing: Listing) -> None:
-    """Writes the files of the listing to a table, unless the table exists."""
-    if (out / _LISTING).exists():
-        return
-    columns = {
-        field.name: [getattr(file, field.name) for file in listing.files]
-        for field in dataclasses.fields(MediaFile)
-    }
-    _write(out / _LISTING, pa.table(columns), {})
-
-
-def read_listing(out: Path) -> Listing:
-    """Reads the table of `write_listing`; it has the files, but not the problems."""
-    rows = pq.read_table(out / _LISTING).to_pylist()
-    return Listing(files=tuple(MediaFile(**row) for row in rows), problems=())
-
-
 def write_scans(
-    out: Path, index: int, scans: Mapping[str, Scan], problems: Iterable[Problem]
+    out: Path,
+    index: int,
+    scans: Mapping[str, Scan],
+    problems: Iterable[Problem],
+    digests: Mapping[str, str],
 ) -> None:
-    """Writes the scans of a part, as a table that the planner can read."""
+    """Writes the scans of a part, as a table that the planner can read.
+
+    Args:
+        out: Directory of the dataset.
+        index: Number of the part.
+        scans: Scans of the files that can be decoded, by name.
+        problems: Problems found by the scans.
+        digests: Digests of the contents that were scanned, by name.
+    """
     found = scans.values()
     columns = {
         "id": list(scans),
@@ -93,9 +89,8 @@ def write_scans(
         "damage": [s.damage for s in found],
     }
     table = pa.table(columns, schema=_SCAN_SCHEMA)
-    _write(
-        _table_path(out, "scan", index), table, {"problems": _dictionaries(problems)}
-    )
+    metadata = {"problems": _dictionaries(problems), "digests": dict(digests)}
+    _write(_table_path(out, "scan", index), table, metadata)
 
 
 def read_scans(out: Path, index: int) -> tuple[dict[str, Scan], list[Problem]]:
@@ -112,6 +107,17 @@ def read_scans(out: Path, index: int) -> tuple[dict[str, Scan], list[Problem]]:
         for row in table.to_pylist()
     }
     return scans, [Problem(**problem) for problem in _metadata(table)["problems"]]
+
+
+def read_digests(out: Path, index: int) -> dict[str, str]:
+    """Reads the digests of the contents that a part scanned, by file name.
+
+    Files that could not be read are missing, and all files if there is no scan yet.
+    """
+    if not is_scanned(out, index):
+        return {}
+    # Earlier versions recorded no digests.
+    return _metadata(read_scan_table(out, index)).get("digests", {})
 
 
 def read_scan_table(out: Path, index: int) -> pa.Table:
@@ -155,17 +161,44 @@ def read_encoded(out: Path, index: int) -> EncodedPart:
     table = pq.read_table(_table_path(out, "part", index))
     metadata = _metadata(table)
     return EncodedPart(
-        entries=table.replace_schema_metadata(None),
+        entries=_with_starts(table.replace_schema_metadata(None)),
         shard=Shard(**metadata["shard"]) if metadata["shard"] else None,
         problems=[Problem(**problem) for problem in metadata["problems"]],
-        left_out=[LeftOutClip(**clip) for clip in metadata["left_out"]],
+        left_out=[_left_out_clip(clip) for clip in metadata["left_out"]],
         frames=FrameCount(**metadata["frames"]),
     )
 
 
+def _with_starts(entries: pa.Table) -> pa.Table:
+    """Adds the column `start`, which earlier versions left to the id."""
+    if "start" in entries.schema.names:
+        return entries
+    pairs = zip(entries["id"].to_pylist(), entries["source"].to_pylist(), strict=True)
+    starts = [int(name.removeprefix(source)[1:] or 0) for name, source in pairs]
+    position = ENTRY_SCHEMA.get_field_index("start")
+    field = ENTRY_SCHEMA.field(position)
+    return entries.add_column(position, field, pa.array(starts, field.type))
+
+
+def _left_out_clip(fields: Mapping[str, Any]) -> LeftOutClip:
+    if "id" not in fields:
+        return LeftOutClip(**fields)
+    # Earlier versions recorded an id instead of the file and the first frame.
+    match = _CLIP_ID.fullmatch(fields["id"])
+    source, start = (match[1], int(match[2])) if match else (fields["id"], None)
+    return LeftOutClip(
+        source=source, start=start, reason=fields["reason"], detail=fields["detail"]
+    )
+
+
+def has_table(out: Path, index: int) -> bool:
+    """Returns whether the table of an encoded part exists."""
+    return _table_path(out, "part", index).exists()
+
+
 def is_encoded(out: Path, index: int) -> bool:
     """Returns whether a part is encoded and its shard exists and is intact."""
-    if not _table_path(out, "part", index).exists():
+    if not has_table(out, index):
         return False
     part = read_encoded(out, index)
     try:

@@ -203,6 +203,7 @@ class PartWriter:
             Entry(
                 id=item.clip.id,
                 source=work.file.name,
+                start=item.clip.first,
                 caption=work.caption,
                 text_tokens=len(text),
                 shape=shape,

@@ -10,7 +10,6 @@ from jaxload.codecs.codec import load_codec
 from jaxload.codecs.text_encoder import load_text_encoder
 from jaxload.data.config import MAX_SOURCE_PIXELS
 from jaxload.media.batch_encoder import BatchEncoder
-from jaxload.media.listing import Listing
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import DEFAULT, Geometry
 from jaxload.shapes.shape import Shape
@@ -49,8 +48,8 @@ class Preparation:
             functools.partial(load_text_encoder, self.text_encoder, self.text_dim),
         )
 
-    def fingerprint(self, listing: Listing) -> dict[str, Any]:
-        """Returns everything that the records depend on, as text for error messages."""
+    def fingerprint(self) -> dict[str, Any]:
+        """Returns everything but media that the records depend on, for messages too."""
         plugins = self.encoder()
         codec, encoder = plugins.load_codec(), plugins.load_text_encoder()
         shapes = f"chosen, at most {self.max_shapes}"
@@ -73,6 +72,5 @@ class Preparation:
             "text_dim": int(encoder.dim),
             "shapes": shapes,
             "rules": dataclasses.asdict(self.rules),
-            "media": f"{len(listing.files)} files, {listing.digest()}",
             **{f"library {name}": version(name) for name in ("av", "pillow")},
         }

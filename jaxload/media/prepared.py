@@ -1,33 +1,28 @@
-"""Merges the parts of a preparation and writes the manifest."""
+"""Completes a preparation: merges its parts and writes the manifest."""
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from jaxload.data.manifest import write_manifest
+from jaxload.data.generation import all_masked, mask, ranges_of
+from jaxload.data.manifest import read_generations, write_manifest
+from jaxload.data.shard import Shard
 from jaxload.errors import InputError
-from jaxload.files import replaced
+from jaxload.media.changes import is_newest
 from jaxload.media.claim import claim
 from jaxload.media.cutting import FrameCount, LeftOutClip
+from jaxload.media.history import Change, History
 from jaxload.media.listing import Listing
-from jaxload.media.part_tables import (
-    EncodedPart,
-    read_encoded,
-    read_scan_table,
-    read_scans,
-    shape_counts,
+from jaxload.media.merged_parts import (
+    encoded_parts,
+    merge_parts,
+    scan_problems,
+    write_scan_table,
 )
 from jaxload.media.preparation import Preparation
 from jaxload.media.problem import Problem, without_moot
 from jaxload.media.review import Review, counts
-from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
-
-SCANS = "media.parquet"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +33,8 @@ class Prepared:
     left_out: tuple[LeftOutClip, ...]
     problems: tuple[Problem, ...]
     frames: FrameCount
+    """Frames of the files that were encoded since the manifest was last written."""
+
     num_bytes: int
     num_files: int
     """Number of files in the media folder that may be media, usable or not."""
@@ -45,86 +42,105 @@ class Prepared:
     num_used: int
     """Number of files that gave at least one clip."""
 
+    is_first: bool
+    """True if there was no manifest before."""
 
-def scan_problems(out: Path, listing: Listing, num_parts: int) -> list[Problem]:
-    """Returns the problems of the listing and of all scans."""
-    problems = list(listing.problems)
-    for i in range(num_parts):
-        problems += read_scans(out, i)[1]
-    return without_moot(problems)
+    changes: Mapping[str, Change]
+    """Files that differ from those of the manifest before, by name."""
+
+    num_masked: int
+    """Number of rows of the manifest before that are masked now."""
+
+    @property
+    def is_changed(self) -> bool:
+        """True if the dataset is new, or its media differ from those before."""
+        return self.is_first or bool(self.changes)
 
 
-def write_scan_table(out: Path, num_parts: int) -> None:
-    """Writes a table of all scans, once, for `jaxload.plan --manifest` to read."""
-    if not (out / SCANS).exists():
-        tables = [read_scan_table(out, i) for i in range(num_parts)]
-        table = pa.concat_tables(t.replace_schema_metadata(None) for t in tables)
-        with replaced(out / SCANS) as partial:
-            pq.write_table(table, partial)
+def num_covered(out: Path) -> int:
+    """Returns the number of updates that the manifest covers; 0 without a manifest."""
+    generations, _ = read_generations(out)
+    return generations[-1].num_updates if generations else 0
 
 
 def finish(
     preparation: Preparation,
     listing: Listing,
-    num_parts: int,
+    history: History,
     shapes: tuple[Shape, ...],
     review: Review,
 ) -> Prepared:
-    """Merges the parts and writes the manifest, which completes the dataset."""
+    """Merges the parts and writes the manifest, which completes the dataset.
+
+    A manifest that covers the same media and shards is left as it is.
+    """
     out = preparation.out
-    write_scan_table(out, num_parts)
-    problems = scan_problems(out, listing, num_parts)
-    parts = _encoded_parts(out, num_parts)
-    prepared = _collect(parts, listing, problems, preparation.geometry)
-    review.check(listing, prepared.problems, prepared.left_out)
+    generations, shards_before = read_generations(out)
+    covered = generations[-1].num_updates if generations else 0
+    first_new = history.num_parts(covered)
+    merged = merge_parts(out, history, preparation.geometry, first_new=first_new)
+    _check_prefix(out, merged.shards, shards_before)
+    is_masked_before = mask(all_masked(generations), len(merged.is_masked))
+    newly_masked = merged.is_masked & ~is_masked_before
+    problems = without_moot([*scan_problems(out, listing, history), *merged.problems])
+    prepared = Prepared(
+        counts=merged.counts,
+        left_out=merged.left_out,
+        problems=tuple(sorted(problems)),
+        frames=merged.frames,
+        num_bytes=sum(shard.num_bytes for shard in merged.shards),
+        num_files=listing.num_found,
+        num_used=merged.num_used,
+        is_first=not generations,
+        changes=history.changes_since(covered),
+        num_masked=int(newly_masked.sum()),
+    )
+    review.check(listing, prepared.problems, prepared.left_out, prepared.changes)
     if not prepared.counts:
         raise InputError(
             f"{preparation.media}: none of {listing.num_found:,} files gave a clip "
             f"({_reasons(prepared)}); check the config section shapes"
         )
+    if merged.shards == shards_before and not history.differs_from(covered):
+        return prepared
+    write_scan_table(out, history)
     # Claimed again, because another preparation may have claimed the directory since.
-    fingerprint = preparation.fingerprint(listing)
-    claim(out, fingerprint, listing)
-    shards = [part.shard for part in _encoded_parts(out, num_parts) if part.shard]
+    fingerprint = preparation.fingerprint()
+    claim(out, fingerprint)
+    if not is_newest(out, history):
+        raise InputError(
+            f"--out {out}: another process has recorded later changes of the media; "
+            "run the same command again"
+        )
     write_manifest(
         out,
-        (part.entries for part in _encoded_parts(out, num_parts)),
-        shards,
-        {**fingerprint, "shapes": ", ".join(map(str, shapes))},
+        (part.entries for part in encoded_parts(out, history)),
+        merged.shards,
+        {
+            **fingerprint,
+            "shapes": ", ".join(map(str, shapes)),
+            "media": f"{len(listing.files)} files, {listing.digest()}",
+        },
+        earlier=generations,
+        masked=ranges_of(newly_masked),
+        num_updates=len(history.updates),
     )
     return prepared
 
 
-def _encoded_parts(out: Path, num_parts: int) -> Iterator[EncodedPart]:
-    """Reads the parts one by one, because millions of captions would fill memory."""
-    return (read_encoded(out, i) for i in range(num_parts))
-
-
-def _collect(
-    parts: Iterable[EncodedPart],
-    listing: Listing,
-    problems: list[Problem],
-    geometry: Geometry,
-) -> Prepared:
-    counts: Counter[Shape] = Counter()
-    left_out: list[LeftOutClip] = []
-    frames, num_bytes, num_used = FrameCount(), 0, 0
-    for part in parts:
-        counts.update(shape_counts(part.entries, geometry))
-        problems += part.problems
-        left_out += part.left_out
-        frames += part.frames
-        num_bytes += part.shard.num_bytes if part.shard else 0
-        num_used += len(part.entries["source"].unique())
-    return Prepared(
-        counts=dict(counts),
-        left_out=tuple(left_out),
-        problems=tuple(sorted(without_moot(problems))),
-        frames=frames,
-        num_bytes=num_bytes,
-        num_files=listing.num_found,
-        num_used=num_used,
-    )
+def _check_prefix(out: Path, now: Sequence[Shard], before: Sequence[Shard]) -> None:
+    """Refuses shards that would move the rows of earlier generations."""
+    found = [(shard.name, shard.num_records) for shard in now[: len(before)]]
+    expected = [(shard.name, shard.num_records) for shard in before]
+    if found != expected:
+        differ = next(
+            i for i, pair in enumerate(expected) if found[i : i + 1] != [pair]
+        )
+        name, num_records = expected[differ]
+        raise InputError(
+            f"{out / name}: cannot be made again with its {num_records} records; "
+            "restore it from a copy, or choose another --out"
+        )
 
 
 def _reasons(prepared: Prepared) -> str:

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from jaxload.errors import InputError
 from jaxload.media.captions import shown
 from jaxload.media.cutting import LeftOutClip
+from jaxload.media.history import Change
 from jaxload.media.listing import Listing
 from jaxload.media.problem import Problem
 
@@ -18,7 +19,10 @@ class WriteReport(Protocol):
     """Function that writes a report of problems and clips, and returns its path."""
 
     def __call__(
-        self, problems: Sequence[Problem], left_out: Sequence[LeftOutClip]
+        self,
+        problems: Sequence[Problem],
+        left_out: Sequence[LeftOutClip],
+        changes: Mapping[str, Change],
     ) -> Path: ...
 
 
@@ -42,9 +46,10 @@ class Review:
         listing: Listing,
         problems: Sequence[Problem],
         left_out: Sequence[LeftOutClip] = (),
+        changes: Mapping[str, Change] | None = None,
     ) -> None:
         """Writes the report, and raises InputError if too many files are bad."""
-        report = self.write_report(problems, left_out)
+        report = self.write_report(problems, left_out, changes or {})
         bad = {problem.name: problem for problem in problems if problem.bad}
         if len(bad) > self.max_bad_share * listing.num_found:
             reasons = Counter(problem.reason for problem in bad.values())

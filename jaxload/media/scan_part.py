@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from jaxload.media.content import content_digest
 from jaxload.media.encode_step import EncodeStep
 from jaxload.media.frames import MediaError, Scan, scan
 from jaxload.media.listing import MediaFile
@@ -35,22 +36,26 @@ class ScanPart:
         self.marker.unlink(missing_ok=True)  # Left by a killed worker.
         scans: dict[str, Scan] = {}
         problems: list[Problem] = []
+        digests: dict[str, str] = {}
         for file in marked(self.files, self.marker):
-            found = self._scan(file)
+            found = self._scan(file, digests)
             if isinstance(found, Scan):
                 scans[file.name] = found
                 problems += _damage(file, found)
             else:
                 problems.append(found)
             on_file()
-        write_scans(self.preparation.out, self.index, scans, problems)
+        write_scans(self.preparation.out, self.index, scans, problems, digests)
         return ()
 
-    def _scan(self, file: MediaFile) -> Scan | Problem:
-        if file.name in self.deadly:
-            return Problem(name=file.name, reason=DIED)
+    def _scan(self, file: MediaFile, digests: dict[str, str]) -> Scan | Problem:
         try:
             path = unchanged(self.preparation.media, file)
+            # Before the scan: if the file is replaced in between, the next update finds
+            # another digest and encodes the file again.
+            digests[file.name] = content_digest(path)
+            if file.name in self.deadly:
+                return Problem(name=file.name, reason=DIED)
             return scan(path, max_pixels=self.preparation.max_source_pixels)
         except (MediaError, OSError) as error:
             return file_problem(file, error)

@@ -6,9 +6,10 @@ from collections.abc import Collection
 import numpy as np
 
 from jaxload.errors import InputError
-from jaxload.files import write_atomically
+from jaxload.files import written_once
 from jaxload.media.cutting import num_usable
 from jaxload.media.frames import Scan
+from jaxload.media.history import History
 from jaxload.media.part_tables import parts_directory, read_scans
 from jaxload.media.preparation import Preparation
 from jaxload.shapes.clips import ClipCounter, Columns
@@ -20,21 +21,22 @@ _SHAPES = "shapes.json"
 _ENOUGH_SAMPLES = 16
 
 
-def settle_shapes(preparation: Preparation, num_parts: int) -> tuple[Shape, ...]:
+def settle_shapes(preparation: Preparation, history: History) -> tuple[Shape, ...]:
     """Returns the shapes of a dataset: those of a given plan, or else chosen ones.
 
-    Shapes are chosen once all `num_parts` parts are scanned, at most
-    `preparation.max_shapes` of them, to keep the most content. The choice is written to
-    disk, and later calls read it.
+    Shapes are chosen once all parts are scanned, at most `preparation.max_shapes` of
+    them, to keep the most content. The choice is written to disk, and later calls read
+    it: files of later updates are assigned to the same shapes.
     """
     if preparation.shapes is not None:
         return preparation.shapes
     path = parts_directory(preparation.out) / _SHAPES
     if not path.exists():
         counter = ClipCounter(preparation.rules, preparation.geometry)
-        for i in range(num_parts):
+        for i in range(len(history.parts)):
             scans, _ = read_scans(preparation.out, i)
-            counter.add(_columns(scans.values(), preparation.rules))
+            found = [scans[f.name] for f in history.files_of(i) if f.name in scans]
+            counter.add(_columns(found, preparation.rules))
         clips = counter.clips()
         if not len(clips):
             raise InputError(
@@ -47,7 +49,8 @@ def settle_shapes(preparation: Preparation, num_parts: int) -> tuple[Shape, ...]
             max_shapes=preparation.max_shapes,
             min_samples=_min_samples(int(clips.count.sum()), preparation.max_shapes),
         )
-        write_atomically(path, json.dumps([str(shape) for shape in chosen.shapes]))
+        with written_once(path) as partial:
+            partial.write_text(json.dumps([str(shape) for shape in chosen.shapes]))
     texts = json.loads(path.read_text())
     return tuple(Shape.parse(text, preparation.geometry) for text in texts)
 

@@ -10,22 +10,19 @@ from collections.abc import Sequence
 from jaxload.console import Console, phase
 from jaxload.errors import InputError
 from jaxload.files import remove_leftovers
+from jaxload.media.attempts import check_covered, failed_files, must_encode
+from jaxload.media.changes import update_history
 from jaxload.media.claim import claim
 from jaxload.media.encode_part import EncodePart
+from jaxload.media.history import read_history
 from jaxload.media.listing import Listing, MediaFile
-from jaxload.media.part_tables import (
-    has_failed,
-    is_encoded,
-    is_scanned,
-    parts_directory,
-)
-from jaxload.media.parts import cut_into_parts
+from jaxload.media.merged_parts import scan_problems, write_scan_table
+from jaxload.media.part_tables import is_encoded, is_scanned, parts_directory
 from jaxload.media.preparation import Preparation
 from jaxload.media.prepared import (
     Prepared,
     finish,
-    scan_problems,
-    write_scan_table,
+    num_covered,
 )
 from jaxload.media.recovery import Part
 from jaxload.media.review import Review, counts
@@ -53,24 +50,34 @@ def prepare(
     review: Review,
     console: Console,
     share: Share = WHOLE,
+    retry_failed: bool = False,
 ) -> Prepared | None:
     """Runs this machine's share of the parts, and writes the manifest if all are done.
+
+    Files that the dataset has already, unchanged, are not read again, and those that
+    failed only with `retry_failed`.
 
     Returns None if parts of other machines are not done; the last machine to finish
     writes the manifest.
     """
     out = preparation.out
-    fingerprint = preparation.fingerprint(listing)
-    claim(out, fingerprint, listing)
+    claim(out, preparation.fingerprint())
     if not listing.files:
-        report = review.write_report(listing.problems, ())
+        report = review.write_report(listing.problems, (), {})
         reasons = counts(problem.reason for problem in listing.problems if problem.bad)
         raise InputError(
             f"{preparation.media}: none of its {listing.num_found:,} files can be used "
             f"({reasons}); fix the files that {report} lists"
         )
-    files = cut_into_parts(listing.files)
-    mine = [i for i in range(len(files)) if i % share.of == share.index]
+    retried = failed_files(out, read_history(out)) if retry_failed else ()
+    history = update_history(preparation, listing, console, retried)
+    covered = num_covered(out)
+    check_covered(out, history, covered)
+    first_new = history.num_parts(covered)
+    parts = range(len(history.parts))
+    files = [history.files_of(i) for i in parts]
+    mine = [i for i in parts if i % share.of == share.index]
+    new_files = [files[i] for i in mine if i >= first_new]
     for directory in (out, parts_directory(out)):
         remove_leftovers(directory)
 
@@ -80,38 +87,41 @@ def prepare(
         for i in mine
         if not is_scanned(out, i)
     ]
-    _run(run, "scanning", scans, [files[i] for i in mine], console)
-    if all(is_scanned(out, i) for i in range(len(files))):
-        problems = scan_problems(out, listing, len(files))
-        review.check(listing, problems)
-        write_scan_table(out, len(files))
+    _run(run, "scanning", scans, new_files, console)
+    if all(is_scanned(out, i) for i in parts):
+        problems = scan_problems(out, listing, history)
+        review.check(listing, problems, changes=history.changes_since(covered))
+        if first_new < len(parts):
+            write_scan_table(out, history)
     elif preparation.shapes is None:
         return None  # Choosing shapes needs the scans of all files.
-    shapes = settle_shapes(preparation, len(files))
+    shapes = settle_shapes(preparation, history)
 
     # --- Records ---
     encodes = [
         EncodePart(preparation=preparation, index=i, files=files[i], shapes=shapes)
         for i in mine
-        if not is_encoded(out, i) or has_failed(out, i)
+        if must_encode(out, history, i, is_covered=i < first_new)
     ]
-    _run(run, "encoding", encodes, [files[i] for i in mine], console)
+    _run(run, "encoding", encodes, new_files, console)
     remove_leftovers(out)  # Partial files of workers that died.
     # Checked at the end, because other machines encode parts at the same time.
-    if not all(is_encoded(out, i) for i in range(len(files))):
+    if not all(is_encoded(out, i) for i in parts):
         return None
-    return finish(preparation, listing, len(files), shapes, review)
+    return finish(preparation, listing, history, shapes, review)
 
 
 def _run(
     run: Run,
     title: str,
     parts: Sequence[Part],
-    mine: Sequence[Sequence[MediaFile]],
+    new_files: Sequence[Sequence[MediaFile]],
     console: Console,
 ) -> None:
     if not parts:
         return
-    total, left = sum(map(len, mine)), sum(len(part.files) for part in parts)
+    left = sum(len(part.files) for part in parts)
+    # Lost shards of earlier updates are encoded again, too.
+    total = max(left, sum(map(len, new_files)))
     with phase(console, f"{title} files", total, done=total - left) as advance:
         run(parts, on_file=advance, console=console)

@@ -34,6 +34,7 @@ class Tree:
         self.directory = directory
         # Bytes of each possible media file; None if a problem makes the file unusable.
         self.sizes: dict[str, int | None] = {}
+        self.times: dict[str, int] = {}  # Time stamps of the usable files.
         self.texts: list[str] = []
         self.tables: list[str] = []
         self.problems: list[Problem] = []
@@ -111,3 +112,4 @@ class Tree:
             self.note(name, "cannot be read", os.strerror(errno.EACCES))
         else:
             self.sizes[name] = status.st_size
+            self.times[name] = status.st_mtime_ns

@@ -2,9 +2,10 @@
 
 import csv
 import io
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -20,12 +21,14 @@ from jaxload.errors import InputError
 from jaxload.files import write_atomically
 from jaxload.media.captions import shown
 from jaxload.media.cutting import LeftOutClip
+from jaxload.media.history import Change
 from jaxload.media.prepared import Prepared
 from jaxload.media.problem import Problem
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
 REPORT = "report.csv"
+PREVIEW = "preview.png"
 
 _NUM_EXAMPLES = 3
 _MAX_ROWS = 12  # Shapes that the preview shows.
@@ -53,28 +56,49 @@ def print_prepared(prepared: Prepared, console: Console) -> None:
 
 
 def _lines(prepared: Prepared) -> Iterator[str]:
+    if not prepared.is_first:
+        yield _changes(prepared)
     frames, num_clips = prepared.frames, sum(prepared.counts.values())
     yield (
         f"kept {num_clips:,} clips from {prepared.num_used:,} of "
         f"{prepared.num_files:,} files, "
         f"{prepared.num_bytes / 1e6:,.1f} MB"
     )
-    yield (
-        f"frames: {frames.decoded:,} decoded, {frames.kept:,} kept; dropped "
-        f"{frames.resampled:,} to reach the model's frame rate, {frames.uneven:,} to "
-        f"round clips to the codec's stride, {frames.beyond_shape:,} beyond the length "
-        f"of a shape, {frames.left_out:,} in clips left out"
-    )
+    if frames.decoded:
+        yield (
+            f"frames: {frames.decoded:,} decoded, {frames.kept:,} kept; dropped "
+            f"{frames.resampled:,} to reach the model's frame rate, {frames.uneven:,} "
+            f"to round clips to the codec's stride, {frames.beyond_shape:,} beyond the "
+            f"length of a shape, {frames.left_out:,} in clips left out"
+        )
     for outcome, reason, names in _groups(prepared):
         examples = ", ".join(map(shown, names[:_NUM_EXAMPLES]))
         yield f"  {outcome} {len(names):,}: {reason}, such as {examples}"
 
 
+def _changes(prepared: Prepared) -> str:
+    """Describes an update in one line, with the number of files of each change."""
+    counts = Counter(prepared.changes.values())
+    num_changed = sum(counts.values()) - counts[Change.REMOVED]
+    unchanged = f"{prepared.num_files - num_changed:,} unchanged"
+    if not counts:
+        return f"nothing to update: {unchanged}"
+    changes = [
+        f"{counts[change]:,} {change}"
+        for change in Change
+        if change not in (Change.RETRIED, Change.SEEN) or counts[change]
+    ]
+    return (
+        f"files: {', '.join(changes)}, {unchanged}; {prepared.num_masked:,} clips of "
+        "before are masked"
+    )
+
+
 def _groups(prepared: Prepared) -> Iterator[tuple[str, str, list[str]]]:
     """Yields outcome, reason and names; within an outcome, frequent reasons first."""
     groups: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for outcome, name, reason, _ in _rows(prepared.problems, prepared.left_out):
-        groups[outcome, reason].append(name)
+    for row in _left_out_rows(prepared.problems, prepared.left_out):
+        groups[row.outcome, row.reason].append(row.name)
     order = ("bad", "left out", "noted")
     for outcome, reason in sorted(
         groups, key=lambda group: (order.index(group[0]), -len(groups[group]), group)
@@ -82,30 +106,51 @@ def _groups(prepared: Prepared) -> Iterator[tuple[str, str, list[str]]]:
         yield outcome, reason, groups[outcome, reason]
 
 
-def _rows(
+class _Row(NamedTuple):
+    """Row of the report."""
+
+    outcome: str
+    name: str
+    """Path of the file, relative to the media folder."""
+
+    reason: str = ""
+    detail: str = ""
+    start: int | str = ""
+    """First frame of the clip; empty for a whole file."""
+
+
+def _left_out_rows(
     problems: Iterable[Problem], left_out: Iterable[LeftOutClip]
-) -> Iterator[tuple[str, str, str, str]]:
+) -> Iterator[_Row]:
     for problem in problems:
         outcome = "bad" if problem.bad else "noted"
-        yield outcome, problem.name, problem.reason, problem.detail
+        yield _Row(outcome, problem.name, problem.reason, problem.detail)
     for clip in left_out:
-        yield "left out", clip.id, clip.reason, clip.detail
+        start = "" if clip.start is None else clip.start
+        yield _Row("left out", clip.source, clip.reason, clip.detail, start)
 
 
 def write_report(
-    out: Path, problems: Iterable[Problem], left_out: Iterable[LeftOutClip]
+    out: Path,
+    problems: Iterable[Problem],
+    left_out: Iterable[LeftOutClip],
+    changes: Mapping[str, Change],
 ) -> Path:
-    """Writes a CSV file of all files and clips with a problem or left out."""
+    """Writes a CSV file of files and clips with a problem, left out or changed."""
+    rows = [
+        *_left_out_rows(problems, left_out),
+        *(_Row(str(change), name) for name, change in changes.items()),
+    ]
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["outcome", "name", "reason", "detail"])
-    writer.writerows(sorted(_rows(problems, left_out)))
+    writer.writerow(_Row._fields)
+    writer.writerows(sorted(rows))
     path = out / REPORT
     write_atomically(path, text.getvalue())
     return path
 
 
-def draw_preview(out: Path, geometry: Geometry) -> Path:
+def draw_preview(out: Path, geometry: Geometry) -> None:
     """Draws one clip per shape, decoded from its record, as the model will see it."""
     manifest = read_manifest(out, geometry)
     codec = load_codec(manifest.fingerprint["codec"])
@@ -121,9 +166,7 @@ def draw_preview(out: Path, geometry: Geometry) -> Path:
         for cell in axes:
             cell.axis("off")
         axes[0].set_title(row, fontsize=8, loc="left", parse_math=False)
-    path = out / "preview.png"
-    figure.savefig(path, dpi=100)
-    return path
+    figure.savefig(out / PREVIEW, dpi=100)
 
 
 def _most_frequent(manifest: Manifest) -> list[Shape]:

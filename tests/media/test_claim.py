@@ -6,7 +6,6 @@ import pytest
 
 from jaxload.errors import InputError
 from jaxload.media.claim import claim
-from jaxload.media.listing import Listing
 
 PLUGINS = {
     "version": 1,
@@ -17,7 +16,6 @@ PLUGINS = {
     "text_dim": 64,
 }
 OTHER = {**PLUGINS, "codec": "a:B", "codec_name": "b 1", "channels": 3}
-NOTHING = Listing(files=(), problems=())
 
 
 @pytest.mark.parametrize(
@@ -32,6 +30,6 @@ NOTHING = Listing(files=(), problems=())
 def test_another_codec_is_named_before_its_sizes(
     tmp_path: Path, change: dict[str, str | int], message: str
 ):
-    claim(tmp_path, PLUGINS, NOTHING)
+    claim(tmp_path, PLUGINS)
     with pytest.raises(InputError, match=message):
-        claim(tmp_path, {**OTHER, **change}, NOTHING)
+        claim(tmp_path, {**OTHER, **change})

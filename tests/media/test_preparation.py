@@ -1,7 +1,6 @@
 """Tests of jaxload.media.preparation, parts, claim, recovery and part_tables."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import av
@@ -11,11 +10,11 @@ import pytest
 
 from jaxload.console import Console
 from jaxload.errors import InputError
-from jaxload.media.claim import _write_first, claim
+from jaxload.media.claim import claim
 from jaxload.media.encode_part import EncodePart
-from jaxload.media.listing import Listing, MediaFile
+from jaxload.media.listing import MediaFile
 from jaxload.media.part_tables import parts_directory, read_encoded, read_scans
-from jaxload.media.parts import cut_into_parts
+from jaxload.media.parts import MIN_PARTS, cut_into_parts
 from jaxload.media.preparation import Preparation
 from jaxload.media.recovery import Part, Recovery
 from jaxload.media.runners import run_in_this_process
@@ -47,7 +46,7 @@ def files(count: int, num_bytes: int = 10) -> list[MediaFile]:
 )
 def test_parts_are_of_a_size(count: int, num_bytes: int, num_parts: int, largest: int):
     listed = files(count, num_bytes)
-    parts = cut_into_parts(listed)
+    parts = cut_into_parts(listed, MIN_PARTS)
     assert [file for part in parts for file in part] == listed
     assert (len(parts), max(map(len, parts))) == (num_parts, largest)
 
@@ -144,43 +143,40 @@ def test_frames_of_a_file_that_failed_are_accounted_for(preparation: Preparation
 
 
 def test_the_fingerprint_has_all_that_records_depend_on(preparation: Preparation):
-    found = preparation.fingerprint(Listing(files=listed(preparation), problems=()))
+    found = preparation.fingerprint()
     assert found["codec_name"] == "haar"
     assert found["text_encoder_name"] == "hashed-ngrams"
     assert found["shapes"] == "3x4x4"
     assert found["rules"]["fps"] == 16.0
     assert "max_source_pixels" not in found  # Datasets of before keep their digests.
     other = dataclasses.replace(preparation, max_source_pixels=1000)
-    listing = Listing(files=listed(preparation), problems=())
-    assert other.fingerprint(listing)["max_source_pixels"] == 1000
+    assert other.fingerprint()["max_source_pixels"] == 1000
     assert found["library av"] == av.__version__
     assert found["library pillow"] == PIL.__version__
-    assert found["media"].startswith("1 files, ")
 
 
 # --- Claims of an output directory ---
 
 
-def test_the_first_of_two_simultaneous_claims_wins(tmp_path: Path):
-    path = tmp_path / "preparation.json"
-    _write_first(path, '{"codec": "a"}')
-    _write_first(path, '{"codec": "b"}')  # As in a race: neither saw the other's file.
-    assert json.loads(path.read_text()) == {"codec": "a"}
-    assert [p.name for p in tmp_path.iterdir()] == ["preparation.json"]
-    nothing = Listing(files=(), problems=())
-    claim(tmp_path, {"codec": "a"}, nothing)
+def test_another_preparation_of_the_same_directory_is_refused(tmp_path: Path):
+    claim(tmp_path, {"codec": "a"})
+    claim(tmp_path, {"codec": "a"})
     with pytest.raises(InputError, match="begun with codec 'a', got 'b'"):
-        claim(tmp_path, {"codec": "b"}, nothing)
+        claim(tmp_path, {"codec": "b"})
+
+
+def test_a_claim_of_an_earlier_version_names_media_that_may_change(tmp_path: Path):
+    (tmp_path / "preparation.json").write_text('{"codec": "a", "media": "3 files, x"}')
+    claim(tmp_path, {"codec": "a"})
 
 
 def test_a_directory_without_a_preparation_is_refused(tmp_path: Path):
-    nothing = Listing(files=(), problems=())
     (tmp_path / "manifest.parquet").touch()
     with pytest.raises(InputError, match="was not prepared from media"):
-        claim(tmp_path, {}, nothing)
+        claim(tmp_path, {})
     (tmp_path / "preparation.json").write_text("{")
     with pytest.raises(InputError, match=r"preparation.json: not JSON .*another --out"):
-        claim(tmp_path, {}, nothing)
+        claim(tmp_path, {})
 
 
 # --- Workers that die ---

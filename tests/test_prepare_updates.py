@@ -1,0 +1,408 @@
+"""Tests of python -m jaxload.prepare on a dataset whose media have changed."""
+
+import csv
+import dataclasses
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from jaxload import prepare as command
+from jaxload.codecs.haar import HaarCodec
+from jaxload.data.manifest import (
+    FILE_NAME,
+    Manifest,
+    read_generations,
+    read_manifest,
+)
+from jaxload.data.record import decode_record
+from jaxload.data.source import open_records
+from tests.media.media_files import moving_pattern, write_video
+
+CONFIG = ("--set", "shapes.max_frames=17", "--set", "balance.max_buckets=4")
+HOUR_NS = 3_600_000_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Project:
+    """A media folder and its dataset."""
+
+    path: Path
+
+    @property
+    def media(self) -> Path:
+        return self.path / "media"
+
+    @property
+    def out(self) -> Path:
+        return self.path / "out"
+
+    def arguments(self, *more: str) -> list[str]:
+        options = ["--media", str(self.media), "--out", str(self.out), *CONFIG]
+        return [*options, "--max-bad-share", "0.3", "--workers", "0", *more]
+
+    def prepare(self, *more: str) -> None:
+        assert command.main(self.arguments(*more)) == 0
+
+    def draw(self, name: str, seed: int, num_frames: int = 1) -> None:
+        """Writes an image or a clip, which `seed` determines."""
+        frames = moving_pattern(num_frames, 64, 64, seed=seed)
+        if num_frames > 1:
+            write_video(self.media / name, frames, fps=16)
+        else:
+            Image.fromarray(frames[0]).save(self.media / name)
+
+    def caption(self, name: str, text: str) -> None:
+        (self.media / name).with_suffix(".txt").write_text(text)
+
+    def manifest(self, digest: str | None = None) -> Manifest:
+        return read_manifest(self.out, digest=digest)
+
+    def files(self) -> dict[str, bytes]:
+        """Returns the shards and the manifest."""
+        paths = [*self.out.glob("shard-*"), self.out / FILE_NAME]
+        return {path.name: path.read_bytes() for path in paths}
+
+    def copy(self, path: Path) -> "Project":
+        shutil.copytree(self.path, path, copy_function=shutil.copy2)
+        return Project(path)
+
+    def report(self) -> list[dict[str, str]]:
+        with (self.out / "report.csv").open() as file:
+            return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """Prepares four images, two clips and an invalid file."""
+    project = Project(tmp_path_factory.mktemp("updates"))
+    project.media.mkdir()
+    for i, name in enumerate(["a.png", "b.png", "c.png", "d.png"]):
+        project.draw(name, seed=i)
+        project.caption(name, f"picture {name}")
+    project.draw("e.mp4", seed=10, num_frames=34)  # Two clips of 17.
+    project.draw("f.mp4", seed=11, num_frames=17)
+    (project.media / "bad.png").write_bytes(b"no picture")
+    project.prepare()
+    return project
+
+
+@pytest.fixture
+def project(finished: Project, tmp_path: Path) -> Project:
+    return finished.copy(tmp_path / "project")
+
+
+def change_everything(project: Project) -> None:
+    """Adds, changes, recaptions and removes files."""
+    project.draw("a2.png", seed=20)
+    project.draw("g.mp4", seed=21, num_frames=17)
+    project.draw("e.mp4", seed=22, num_frames=20)
+    project.caption("b.png", "another caption")
+    (project.media / "c.png").unlink()
+    (project.media / "c.txt").unlink()
+
+
+def rows(manifest: Manifest) -> list[tuple[str, str, int, str]]:
+    """Returns id, source, start and caption of the rows that are used."""
+    names = ("id", "source", "start", "caption")
+    columns = [manifest.read_column(name).to_pylist() for name in names]
+    found = list(zip(*columns, strict=True))
+    return [found[row] for row in manifest.used_rows]
+
+
+# --- Results ---
+
+
+def test_an_update_appends_and_masks(project: Project, capsys: pytest.CaptureFixture):
+    before, old = project.manifest(), project.files()
+    capsys.readouterr()
+    change_everything(project)
+    project.prepare()
+    manifest = project.manifest()
+    assert sorted(rows(manifest)) == [
+        ("a.png", "a.png", 0, "picture a.png"),
+        ("a2.png", "a2.png", 0, ""),
+        ("b.png", "b.png", 0, "another caption"),
+        ("d.png", "d.png", 0, "picture d.png"),
+        ("e.mp4", "e.mp4", 0, ""),
+        ("f.mp4", "f.mp4", 0, ""),
+        ("g.mp4", "g.mp4", 0, ""),
+    ]
+    now = project.files()
+    assert len(now) == len(old) + 4
+    assert all(now[name] == old[name] for name in old if name != FILE_NAME)
+    # The rows of before are where they were, those of changed files masked.
+    first = project.manifest(digest=before.digest())
+    assert first.digest() == before.digest()
+    assert rows(first) == rows(before)
+    assert set(rows(before)) - set(rows(manifest)) == {
+        ("b.png", "b.png", 0, "picture b.png"),
+        ("c.png", "c.png", 0, "picture c.png"),
+        ("e.mp4@0", "e.mp4", 0, ""),
+        ("e.mp4@17", "e.mp4", 17, ""),
+    }
+    assert {*manifest.rows_by_shape} <= {*before.rows_by_shape}
+    assert manifest.fingerprint["shapes"] == before.fingerprint["shapes"]
+    assert manifest.fingerprint["media"].startswith("8 files, ")
+    shown = " ".join(capsys.readouterr().out.split())
+    assert (
+        "files: 2 new, 1 changed, 1 recaptioned, 1 removed, 4 unchanged; 4 clips of "
+        "before are masked" in shown
+    )
+    assert "kept 7 clips from 7 of 8 files" in shown
+    assert "encoding files: 4/4" in shown
+    assert "frames: 39 decoded" in shown
+    changes = {(row["outcome"], row["name"]) for row in project.report()}
+    assert {change for change in changes if change[0] != "noted"} == {
+        ("new", "a2.png"),
+        ("new", "g.mp4"),
+        ("changed", "e.mp4"),
+        ("recaptioned", "b.png"),
+        ("removed", "c.png"),
+        ("bad", "bad.png"),
+    }
+
+
+def test_records_of_an_update_are_those_of_the_new_files(project: Project):
+    change_everything(project)
+    project.prepare()
+    manifest = project.manifest()
+    records, ids = open_records(manifest), manifest.read_column("id").to_pylist()
+    for row in manifest.used_rows.tolist():
+        if ids[row].endswith(".png"):
+            video = np.array(Image.open(project.media / ids[row]))[None]
+            latent = decode_record(records[row]).latent
+            expected = HaarCodec().encode(video).astype(latent.dtype)
+            np.testing.assert_array_equal(latent, expected)
+
+
+def test_what_fits_no_shape_of_before_is_left_out(project: Project):
+    Image.fromarray(moving_pattern(1, 64, 640)[0]).save(project.media / "wide.png")
+    project.draw("g.png", seed=3)
+    project.prepare()
+    assert ("wide.png", "left out") in {
+        (row["name"], row["outcome"]) for row in project.report()
+    }
+    assert "wide.png" not in {row[1] for row in rows(project.manifest())}
+
+
+def test_without_changes_nothing_is_done(
+    project: Project, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    paths = [path for path in project.out.rglob("*") if path.is_file()]
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    capsys.readouterr()
+    monkeypatch.setattr(command, "draw_preview", None)
+    project.prepare()
+    shown = capsys.readouterr().out
+    assert "nothing to update: 7 unchanged" in shown
+    assert "kept 7 clips from 6 of 7 files" in shown
+    assert "scanning" not in shown
+    assert "encoding" not in shown
+    after = [path for path in project.out.rglob("*") if path.is_file()]
+    after = {path: path.stat().st_mtime_ns for path in after}
+    report = project.out / "report.csv"  # Written again, with the same text.
+    assert {**after, report: 0} == {**before, report: 0}
+
+
+def test_removed_files_alone_are_masked(project: Project):
+    old = project.files()
+    (project.media / "a.png").unlink()
+    (project.media / "a.txt").unlink()
+    project.prepare()
+    assert "a.png" not in {row[1] for row in rows(project.manifest())}
+    assert project.files().keys() == old.keys()
+    assert len(read_generations(project.out)[0]) == 2
+
+
+def test_a_file_that_returns_is_encoded_again(project: Project):
+    moved = project.path / "b.png"
+    (project.media / "b.png").rename(moved)
+    project.prepare()
+    moved.rename(project.media / "b.png")
+    project.prepare()
+    assert len(read_generations(project.out)[0]) == 3
+    assert Counter(row[1] for row in rows(project.manifest()))["b.png"] == 1
+
+
+def test_several_updates_follow_each_other(project: Project):
+    digests = [project.manifest().digest()]
+    used = [rows(project.manifest())]
+    for i in range(3):
+        project.draw("f.mp4", seed=30 + i, num_frames=9 + 4 * i)
+        project.draw(f"new{i}.png", seed=40 + i)
+        project.prepare()
+        digests.append(project.manifest().digest())
+        used.append(rows(project.manifest()))
+    assert len({*digests}) == 4
+    for digest, expected in zip(digests, used, strict=True):
+        assert rows(project.manifest(digest=digest)) == expected
+
+
+def test_the_scans_for_the_planner_are_those_of_the_newest_files(project: Project):
+    change_everything(project)
+    project.prepare()
+    table = pq.read_table(project.out / "media.parquet")
+    names, counts = (table[name].to_pylist() for name in ("id", "num_frames"))
+    frames = dict(zip(names, counts, strict=True))
+    assert frames == {
+        **dict.fromkeys(("a.png", "a2.png", "b.png", "d.png"), 1),
+        **{"e.mp4": 20, "f.mp4": 17, "g.mp4": 17},
+    }
+
+
+# --- What is noticed ---
+
+
+def test_a_file_of_the_same_size_and_name_is_noticed(project: Project):
+    """BMP files of one size have the same number of bytes."""
+    path = project.media / "g.bmp"
+    project.draw(path.name, seed=50)
+    project.prepare()
+    num_bytes = path.stat().st_size
+    project.draw(path.name, seed=51)
+    assert path.stat().st_size == num_bytes
+    project.prepare()
+    manifest = project.manifest()
+    row = manifest.read_column("id").to_pylist().index("g.bmp")
+    assert row not in manifest.used_rows
+    assert "g.bmp" in {row[0] for row in rows(manifest)}
+    assert len(read_generations(project.out)[0]) == 3
+
+
+def test_a_touched_or_copied_file_is_not_encoded_again(
+    project: Project, capsys: pytest.CaptureFixture
+):
+    old = project.files()
+    for path in project.media.iterdir():
+        status = path.stat()
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + HOUR_NS))
+    capsys.readouterr()
+    project.prepare()
+    shown = capsys.readouterr().out
+    assert "comparing contents: 7/7" in shown
+    assert "nothing to update: 7 unchanged" in shown
+    assert "encoding" not in shown
+    assert project.files() == old
+    # The new time stamps are recorded.
+    project.prepare()
+    assert "comparing" not in capsys.readouterr().out
+
+
+def test_files_that_failed_are_tried_again_once_they_change(
+    project: Project, capsys: pytest.CaptureFixture
+):
+    status = (project.media / "bad.png").stat()
+    os.utime(project.media / "bad.png", ns=(0, status.st_mtime_ns + HOUR_NS))
+    project.prepare()
+    assert "nothing to update" in capsys.readouterr().out
+    project.prepare("--retry-failed")
+    shown = capsys.readouterr().out
+    assert "1 retried, 0 removed, 6 unchanged" in shown
+    assert "bad 1: not an image or video, such as bad.png" in shown
+    assert len(read_generations(project.out)[0]) == 1
+    project.draw("bad.png", seed=60)
+    project.prepare()
+    assert "0 new, 1 changed, 0 recaptioned, 0 removed" in capsys.readouterr().out
+    assert "bad.png" in {row[1] for row in rows(project.manifest())}
+
+
+def test_failures_of_a_codec_are_not_retried_by_an_update(
+    finished: Project,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+):
+    project = Project(tmp_path / "project")
+    shutil.copytree(finished.media, project.media)
+    flag = tmp_path / "flag"
+    monkeypatch.setenv("JAXLOAD_TEST_FLAG", str(flag))
+    codec = ("--codec", "tests.media.codecs:FailsWhileFlagged")
+    project.prepare(*codec)
+    project.draw("g.png", seed=70)
+    flag.touch()
+    project.prepare(*codec)
+    assert "bad 1: failed, such as g.png" in capsys.readouterr().out
+    flag.unlink()
+    old = project.files()
+    project.prepare(*codec)
+    assert project.files() == old
+    project.prepare(*codec, "--retry-failed")
+    assert "g.png" in {row[1] for row in rows(project.manifest())}
+
+
+# --- Datasets of earlier versions ---
+
+
+def to_earlier_version(project: Project) -> str:
+    """Rewrites the files of a dataset as earlier versions did; returns its digest."""
+    out = project.out
+    files = pq.read_table(out / "files.parquet")
+    files = files.select(["name", "num_bytes", "caption"])
+    pq.write_table(files, out / "files.parquet")
+    digest = project.manifest().digest()
+    (generation,), shards = read_generations(out)
+    content = {
+        "format": 2,
+        "fingerprint": generation.fingerprint,
+        "shards": [dataclasses.asdict(shard) for shard in shards],
+    }
+    _rewrite(out / FILE_NAME, b"jaxload", content)
+    claim = json.loads((out / "preparation.json").read_text())
+    claim["media"] = generation.fingerprint["media"]
+    (out / "preparation.json").write_text(json.dumps(claim))
+    for path in (out / "parts").glob("scan-*.parquet"):
+        content = json.loads(pq.read_schema(path).metadata[b"part"])
+        del content["digests"]
+        _rewrite(path, b"part", content)
+    for path in (out / "parts").glob("part-*.parquet"):
+        content = json.loads(pq.read_schema(path).metadata[b"part"])
+        for clip in content["left_out"]:
+            source, start = clip.pop("source"), clip.pop("start")
+            clip["id"] = source if start is None else f"{source}@{start}"
+        _rewrite(path, b"part", content)
+    return digest
+
+
+def _rewrite(path: Path, key: bytes, content: dict) -> None:
+    table = pq.read_table(path)
+    if "start" in table.schema.names:
+        table = table.drop_columns(["start"])
+    metadata = {key: json.dumps(content).encode()}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+
+
+def rows_without_start(manifest: Manifest) -> list[tuple[str, str]]:
+    ids, captions = (
+        manifest.read_column(name).to_pylist() for name in ("id", "caption")
+    )
+    return list(zip(ids, captions, strict=True))
+
+
+def test_a_dataset_of_an_earlier_version_is_updated(
+    project: Project, capsys: pytest.CaptureFixture
+):
+    digest = to_earlier_version(project)
+    before = rows_without_start(project.manifest())
+    project.prepare()
+    shown = capsys.readouterr().out
+    # The time stamps and contents are recorded now.
+    assert "comparing contents: 7/7" in shown
+    assert "nothing to update" in shown
+    project.prepare()
+    assert "comparing" not in capsys.readouterr().out
+    os.utime(project.media / "a.png", ns=(0, 0))
+    change_everything(project)
+    project.prepare()
+    shown = capsys.readouterr().out
+    assert "2 new, 1 changed, 1 recaptioned, 1 removed, 4 unchanged" in shown
+    first = project.manifest(digest=digest)
+    assert first.digest() == digest
+    assert rows_without_start(first) == before
+    assert ("e.mp4@17", "e.mp4", 17, "") in rows(first)
