@@ -1,6 +1,5 @@
 """Tests of python -m jaxload.prepare on a dataset whose media have changed."""
 
-import csv
 import dataclasses
 import json
 import os
@@ -15,105 +14,25 @@ from PIL import Image
 
 from jaxload import prepare as command
 from jaxload.codecs.haar import HaarCodec
-from jaxload.data.manifest import (
-    FILE_NAME,
-    Manifest,
-    read_generations,
-    read_manifest,
-)
+from jaxload.data.manifest import FILE_NAME, Manifest, read_generations
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
-from tests.media.media_files import moving_pattern, write_video
+from jaxload.errors import InputError
+from tests.media.media_files import moving_pattern
+from tests.media.projects import Project, change_everything, make_finished, rows
 
-CONFIG = ("--set", "shapes.max_frames=17", "--set", "balance.max_buckets=4")
 HOUR_NS = 3_600_000_000_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Project:
-    """A media folder and its dataset."""
-
-    path: Path
-
-    @property
-    def media(self) -> Path:
-        return self.path / "media"
-
-    @property
-    def out(self) -> Path:
-        return self.path / "out"
-
-    def arguments(self, *more: str) -> list[str]:
-        options = ["--media", str(self.media), "--out", str(self.out), *CONFIG]
-        return [*options, "--max-bad-share", "0.3", "--workers", "0", *more]
-
-    def prepare(self, *more: str) -> None:
-        assert command.main(self.arguments(*more)) == 0
-
-    def draw(self, name: str, seed: int, num_frames: int = 1) -> None:
-        """Writes an image or a clip, which `seed` determines."""
-        frames = moving_pattern(num_frames, 64, 64, seed=seed)
-        if num_frames > 1:
-            write_video(self.media / name, frames, fps=16)
-        else:
-            Image.fromarray(frames[0]).save(self.media / name)
-
-    def caption(self, name: str, text: str) -> None:
-        (self.media / name).with_suffix(".txt").write_text(text)
-
-    def manifest(self, digest: str | None = None) -> Manifest:
-        return read_manifest(self.out, digest=digest)
-
-    def files(self) -> dict[str, bytes]:
-        """Returns the shards and the manifest."""
-        paths = [*self.out.glob("shard-*"), self.out / FILE_NAME]
-        return {path.name: path.read_bytes() for path in paths}
-
-    def copy(self, path: Path) -> "Project":
-        shutil.copytree(self.path, path, copy_function=shutil.copy2)
-        return Project(path)
-
-    def report(self) -> list[dict[str, str]]:
-        with (self.out / "report.csv").open() as file:
-            return list(csv.DictReader(file))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Prepares four images, two clips and an invalid file."""
-    project = Project(tmp_path_factory.mktemp("updates"))
-    project.media.mkdir()
-    for i, name in enumerate(["a.png", "b.png", "c.png", "d.png"]):
-        project.draw(name, seed=i)
-        project.caption(name, f"picture {name}")
-    project.draw("e.mp4", seed=10, num_frames=34)  # Two clips of 17.
-    project.draw("f.mp4", seed=11, num_frames=17)
-    (project.media / "bad.png").write_bytes(b"no picture")
-    project.prepare()
-    return project
+    """Prepares a small media folder."""
+    return make_finished(tmp_path_factory.mktemp("updates"))
 
 
 @pytest.fixture
 def project(finished: Project, tmp_path: Path) -> Project:
     return finished.copy(tmp_path / "project")
-
-
-def change_everything(project: Project) -> None:
-    """Adds, changes, recaptions and removes files."""
-    project.draw("a2.png", seed=20)
-    project.draw("g.mp4", seed=21, num_frames=17)
-    project.draw("e.mp4", seed=22, num_frames=20)
-    project.caption("b.png", "another caption")
-    (project.media / "c.png").unlink()
-    (project.media / "c.txt").unlink()
-
-
-def rows(manifest: Manifest) -> list[tuple[str, str, int, str]]:
-    """Returns id, source, start and caption of the rows that are used."""
-    names = ("id", "source", "start", "caption")
-    columns = [manifest.read_column(name).to_pylist() for name in names]
-    found = list(zip(*columns, strict=True))
-    return [found[row] for row in manifest.used_rows]
 
 
 # --- Results ---
@@ -406,3 +325,39 @@ def test_a_dataset_of_an_earlier_version_is_updated(
     assert first.digest() == digest
     assert rows_without_start(first) == before
     assert ("e.mp4@17", "e.mp4", 17, "") in rows(first)
+
+
+# --- Refused ---
+
+
+def test_a_lost_shard_is_made_again_unless_its_media_changed(project: Project):
+    old = project.files()
+    project.draw("a.png", seed=90)
+    project.draw("g.png", seed=91)
+    project.prepare()
+    sources = project.manifest().read_column("source").to_pylist()
+    shards = project.manifest().shards
+    lost = project.out / shards[sources.index("b.png")].name
+    lost.unlink()
+    project.prepare()
+    assert lost.read_bytes() == old[lost.name]
+    lost = project.out / shards[sources.index("a.png")].name
+    lost.unlink()
+    message = r"shard-00000.*missing or damaged, and cannot be made again because its"
+    with pytest.raises(InputError, match=message):
+        project.prepare()
+
+
+def test_lost_lists_of_media_are_refused(project: Project):
+    project.draw("g.png", seed=91)
+    project.prepare()
+    (project.out / "files-00001.parquet").unlink()
+    with pytest.raises(InputError, match=r"of 2 preparations .*, got 1; restore them"):
+        project.prepare()
+    assert not (project.out / "files-00001.parquet").exists()
+
+
+def test_a_damaged_list_of_media_is_one_line(project: Project):
+    (project.out / "files.parquet").write_bytes(b"PAR1")
+    with pytest.raises(InputError, match=r"files.parquet: not a list of media files"):
+        project.prepare()

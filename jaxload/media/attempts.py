@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from jaxload.errors import InputError
-from jaxload.media.history import History
+from jaxload.media.history import History, num_updates
 from jaxload.media.part_tables import (
     has_failed,
     has_table,
@@ -49,11 +49,12 @@ def failed_files(out: Path, history: History) -> set[str]:
     return failed
 
 
-def check_covered(out: Path, history: History, num_covered: int) -> None:
+def check_covered(out: Path, num_covered: int) -> None:
     """Refuses a manifest that covers more updates than the directory records."""
-    if num_covered > len(history.updates):
+    found = num_updates(out)
+    if num_covered > found:
         raise InputError(
             f"--out {out}: expected the lists of media of {num_covered} preparations "
-            f"(files*.parquet), as in its manifest, got {len(history.updates)}; "
-            "restore them, or choose another --out"
+            f"(files*.parquet), as in its manifest, got {found}; restore them, or "
+            "choose another --out"
         )

@@ -69,10 +69,10 @@ def prepare(
             f"{preparation.media}: none of its {listing.num_found:,} files can be used "
             f"({reasons}); fix the files that {report} lists"
         )
+    covered = num_covered(out)
+    check_covered(out, covered)
     retried = failed_files(out, read_history(out)) if retry_failed else ()
     history = update_history(preparation, listing, console, retried)
-    covered = num_covered(out)
-    check_covered(out, history, covered)
     first_new = history.num_parts(covered)
     parts = range(len(history.parts))
     files = [history.files_of(i) for i in parts]
