@@ -88,6 +88,9 @@ class Manifest:
     geometry: Geometry = DEFAULT
     """Codec strides and model patches, which relate pixels, latents and tokens."""
 
+    is_newest: bool = True
+    """False if the dataset was updated after this generation."""
+
     def __len__(self) -> int:
         """Returns the number of rows, with masked ones."""
         return self._ends[-1] if self.shards else 0
@@ -248,16 +251,30 @@ def read_manifest(
             f"dataset {directory}: expected {FILE_NAME} in it, found none; check "
             "data.path, or prepare the dataset with python -m jaxload.prepare"
         )
-    found = [
-        _make_manifest(directory, generations[: i + 1], shards, geometry)
-        for i in range(len(generations))
-    ]
-    manifest = next((m for m in found if m.digest() == digest), found[-1])
+    manifest = _find_generation(directory, generations, shards, geometry, digest)
     with ThreadPoolExecutor(_NUM_THREADS) as pool:
         # `map` keeps the order, so the error names the first invalid shard.
         for _ in pool.map(lambda shard: check_shard(directory, shard), manifest.shards):
             pass
     return manifest
+
+
+def _find_generation(
+    directory: Path,
+    generations: Sequence[Generation],
+    shards: Sequence[Shard],
+    geometry: Geometry,
+    digest: str | None,
+) -> Manifest:
+    """Returns the generation with a digest, or else the newest."""
+    newest = _make_manifest(directory, generations, shards, geometry)
+    if digest is None or newest.digest() == digest:
+        return newest
+    for i in range(len(generations) - 1, 0, -1):
+        older = _make_manifest(directory, generations[:i], shards, geometry)
+        if older.digest() == digest:
+            return dataclasses.replace(older, is_newest=False)
+    return newest
 
 
 def _make_manifest(

@@ -70,13 +70,24 @@ def _parse(text: str, geometry: Geometry, field: str) -> Shape:
         raise InputError(f"{field}: {error}") from error
 
 
-def open_dataset(config: Config, console: Console) -> Manifest:
-    """Opens the config's dataset, and checks that all of its shards exist."""
+def open_dataset(
+    config: Config, console: Console, *, digest: str | None = None
+) -> Manifest:
+    """Opens the config's dataset, and checks that all of its shards exist.
+
+    With the digest that a run has recorded, opens the generation that the run began
+    with, and says so if there is a newer one.
+    """
     geometry = check_sizes(config)  # Before media are drawn, which takes a while.
     directory, synthetic = config.data.directory, config.synthetic
     if synthetic is not None and not (directory / FILE_NAME).exists():
         _draw_and_prepare(config, synthetic, console)
-    manifest = read_manifest(directory, geometry)
+    manifest = read_manifest(directory, geometry, digest=digest)
+    if not manifest.is_newest:
+        console.say(
+            f"dataset {directory} was updated after this run began: it continues on "
+            f"its {len(manifest.used_rows):,} clips; a new run uses the newest"
+        )
     if synthetic is not None:
         found, wanted = manifest.fingerprint.get("origin"), synthetic.origin()
         if found != wanted:
@@ -118,7 +129,7 @@ def check_dataset_matches(config: Config, manifest: Manifest, console: Console) 
                 f"with {found}; set {section}.{field}={found}"
             )
     _check_names(config, manifest)
-    lengths = manifest.read_column("text_tokens").to_numpy()
+    lengths = manifest.read_column("text_tokens").to_numpy()[manifest.used_rows]
     num_cut = int((lengths > config.model.num_text_tokens).sum())
     if num_cut:
         console.say(

@@ -37,24 +37,21 @@ def settle_plan(
     workdir: WorkDir,
     console: Console,
     *,
+    recorded: Plan | None,
     plan_file: Path | None,
 ) -> Plan:
     """Returns the plan of a new or resumed run.
 
-    A resumed run keeps its plan, on any devices. A new run takes programs, costs and
-    budgets from `plan_file`, if given, and assigns its own samples to them.
+    A resumed run keeps its `recorded` plan, on any devices. A new run takes programs,
+    costs and budgets from `plan_file`, if given, and assigns its own samples to them.
     """
     num_groups = hardware.mesh.replica
-    if workdir.plan.exists():
-        content = read_json(workdir.plan, remedy=RESTORE)
-        plan = plan_lib.from_dict(
-            content, name=str(workdir.plan), remedy="choose another --workdir"
-        )
-        check_dataset(plan, manifest)
+    if recorded is not None:
+        check_dataset(recorded, manifest)
         if plan_file is not None:
             given = make_plan(config, manifest, hardware, console, plan_file=plan_file)
-            check_same_plan(plan, given, name=f"plan {plan_file}")
-        plan = lay_out(plan, hardware.mesh)
+            check_same_plan(recorded, given, name=f"plan {plan_file}")
+        plan = lay_out(recorded, hardware.mesh)
         check_num_groups(plan, num_groups)
         return plan
     if workdir.has_checkpoint:
@@ -62,6 +59,16 @@ def settle_plan(
             f"{workdir.plan}: is missing, and its run has a checkpoint; {RESTORE}"
         )
     return make_plan(config, manifest, hardware, console, plan_file=plan_file)
+
+
+def recorded_plan(workdir: WorkDir) -> Plan | None:
+    """Returns the plan of the run that a work directory holds, if any."""
+    if not workdir.plan.exists():
+        return None
+    content = read_json(workdir.plan, remedy=RESTORE)
+    return plan_lib.from_dict(
+        content, name=str(workdir.plan), remedy="choose another --workdir"
+    )
 
 
 def make_plan(

@@ -17,7 +17,7 @@ from jaxload.reports.plan import print_plan
 from jaxload.reports.run import draw_figure
 from jaxload.runs.dataset import check_dataset_matches, open_dataset
 from jaxload.runs.outputs import draw_sample
-from jaxload.runs.planned import settle_plan
+from jaxload.runs.planned import recorded_plan, settle_plan
 from jaxload.runs.programs import check_bytes, compile_run
 from jaxload.runs.setup import local_hardware, this_placement
 from jaxload.runs.start import begin, check_start, find_origin
@@ -55,10 +55,18 @@ def train(
     assert lowering is not None
     assert isinstance(compiler, LocalCompiler)
     check_param_groups(config.optimizer, lowering.state.params)
-    manifest = open_dataset(config, console)
+    recorded = recorded_plan(workdir)
+    digest = None if recorded is None else recorded.dataset
+    manifest = open_dataset(config, console, digest=digest)
     check_dataset_matches(config, manifest, console)
     plan = settle_plan(
-        config, manifest, hardware, workdir, console, plan_file=plan_file
+        config,
+        manifest,
+        hardware,
+        workdir,
+        console,
+        recorded=recorded,
+        plan_file=plan_file,
     )
     events = read_events(workdir.metrics)
     print_plan(plan, console)
