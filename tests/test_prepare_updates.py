@@ -330,6 +330,25 @@ def test_a_dataset_of_an_earlier_version_is_updated(
 # --- Refused ---
 
 
+def test_a_file_called_as_a_clip_of_another_is_refused_before_it_is_encoded(
+    project: Project,
+):
+    """The video e.mp4 has the clips e.mp4@0 and e.mp4@17."""
+    old = project.files()
+    project.draw("g.png", seed=91)
+    (project.media / "g.png").rename(project.media / "e.mp4@17")
+    message = r"media files 'e.mp4' and 'e.mp4@17': both have .* 'e.mp4@17'.*; rename"
+    with pytest.raises(InputError, match=message) as error:
+        project.prepare()
+    assert "\n" not in str(error.value)
+    assert project.files() == old
+    # No clip is called so: the name is one like any other.
+    (project.media / "e.mp4@17").rename(project.media / "e.mp4@18")
+    project.prepare()
+    assert ("e.mp4@18", "e.mp4@18", 0, "") in rows(project.manifest())
+    assert ("e.mp4@17", "e.mp4", 17, "") in rows(project.manifest())
+
+
 def test_a_lost_shard_is_made_again_unless_its_media_changed(project: Project):
     old = project.files()
     project.draw("a.png", seed=90)

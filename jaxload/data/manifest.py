@@ -23,6 +23,7 @@ from jaxload.data.generation import (
     mask,
 )
 from jaxload.data.shard import Shard, check_shard
+from jaxload.data.unique_ids import check_unique_ids
 from jaxload.errors import InputError
 from jaxload.files import replaced
 from jaxload.shapes.geometry import DEFAULT, Geometry
@@ -200,6 +201,9 @@ def write_manifest(
         earlier: Generations before this one.
         masked: Rows that the newest generation masks and earlier ones do not.
         num_updates: Updates of the media that the newest generation covers.
+
+    Raises:
+        InputError: Two rows that are not masked have the same id.
     """
     newest = Generation(
         fingerprint=dict(fingerprint),
@@ -214,12 +218,13 @@ def write_manifest(
         "shards": [dataclasses.asdict(shard) for shard in shards],
     }
     schema = ENTRY_SCHEMA.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
-    with (
-        replaced(directory / FILE_NAME) as partial,
-        pq.ParquetWriter(partial, schema) as writer,
-    ):
-        for table in _grouped(entries):
-            writer.write_table(table.cast(schema), row_group_size=_ROW_GROUP)
+    with replaced(directory / FILE_NAME) as partial:
+        num_rows = 0
+        with pq.ParquetWriter(partial, schema) as writer:
+            for table in _grouped(entries):
+                writer.write_table(table.cast(schema), row_group_size=_ROW_GROUP)
+                num_rows += table.num_rows
+        check_unique_ids(partial, mask(all_masked(generations), num_rows))
 
 
 def _grouped(tables: Iterable[pa.Table]) -> Iterable[pa.Table]:

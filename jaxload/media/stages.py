@@ -13,6 +13,7 @@ from jaxload.files import remove_leftovers
 from jaxload.media.attempts import check_covered, failed_files, must_encode
 from jaxload.media.changes import update_history
 from jaxload.media.claim import claim
+from jaxload.media.clip_ids import check_clip_ids
 from jaxload.media.encode_part import EncodePart
 from jaxload.media.history import read_history
 from jaxload.media.listing import Listing, MediaFile
@@ -88,6 +89,7 @@ def prepare(
         if not is_scanned(out, i)
     ]
     _run(run, "scanning", scans, new_files, console)
+    check_clip_ids(preparation, history)
     if all(is_scanned(out, i) for i in parts):
         problems = scan_problems(out, listing, history)
         review.check(listing, problems, changes=history.changes_since(covered))

@@ -77,8 +77,11 @@ def test_rows_by_shape_of_more_shapes_than_16_bits_count(tmp_path: Path):
     sizes = itertools.product((1, 2), range(2, 400, 2), range(2, 360, 2))
     shapes = list(itertools.starmap(Shape, sizes))
     assert len(shapes) > 1 << 16
-    table = entry_table([entry_of(shape) for shape in shapes])
-    write_manifest(tmp_path, [table, table], [], {})
+    tables = [
+        entry_table([entry_of(shape, first + i) for i, shape in enumerate(shapes)])
+        for first in (0, len(shapes))
+    ]
+    write_manifest(tmp_path, tables, [], {})
     shard = Shard(name="", num_records=2 * len(shapes), num_bytes=0, digest="")
     rows = Manifest(directory=tmp_path, shards=(shard,), fingerprint={}).rows_by_shape
     assert list(rows) == shapes
@@ -103,6 +106,27 @@ def test_digest_follows_the_fingerprint_and_the_records(dataset: Path, tmp_path:
     assert digest_of("codec", entries(10), "y") != first
     changed = ((entry, record[::-1] + b"!") for entry, record in entries(10))
     assert digest_of("records", changed, "x") != first
+
+
+def test_two_samples_of_one_id_are_refused(tmp_path: Path):
+    clip, file = entry_of(Shape(1, 2, 2)), entry_of(Shape(1, 2, 2), 1)
+    clip = dataclasses.replace(clip, id="a@0", source="a")
+    file = dataclasses.replace(file, id="a@0", source="a@0")
+    tables = [entry_table([clip]), entry_table([entry_of(Shape(1, 2, 2), 2), file])]
+    message = r"media files 'a' and 'a@0': both have a sample with the id 'a@0', .*; r"
+    with pytest.raises(InputError, match=message) as error:
+        write_manifest(tmp_path, tables, [], {})
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+    write_manifest(tmp_path, tables, [], {}, masked=((0, 1),))
+
+
+def test_equal_hashes_are_not_equal_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("builtins.hash", lambda _: 0)
+    entries = [entry_of(Shape(1, 2, 2), i) for i in range(3)]
+    write_manifest(tmp_path, [entry_table(entries)], [], {})
 
 
 # --- Generations ---
