@@ -1,16 +1,17 @@
 """Encodes and decodes records: one sample each, as safetensors bytes."""
 
 import functools
-import json
-import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import save
 
+from jaxload import safetensors_header
+from jaxload.safetensors_header import LENGTH_BYTES
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_LENGTH_BYTES = 8  # Safetensors data begins with the length of its header.
+_MAX_HEADER_BYTES = 4_096  # A header has about 150; many are cached.
 
 
 class Record(NamedTuple):
@@ -55,14 +56,18 @@ def locate(data: bytes) -> tuple[TensorRange, TensorRange]:
     The safetensors library is not used, because it copies both tensors and parses the
     header of every record, although a dataset has few distinct headers.
     """
-    stop = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
     try:
-        latent, text = _read_header(data[_LENGTH_BYTES:stop])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if length > _MAX_HEADER_BYTES:
+            raise ValueError(
+                f"expected a header of at most {_MAX_HEADER_BYTES} bytes, got {length}"
+            )
+        found = _read_header(data[LENGTH_BYTES : LENGTH_BYTES + length])
+        if len(data) != found.num_bytes:
+            raise ValueError(f"expected {found.num_bytes} bytes, got {len(data)}")
+    except ValueError as error:
         raise ValueError(f"not a sample in safetensors format: {error}") from error
-    if len(data) < latent.stop or len(data) < text.stop:
-        raise ValueError(f"not a sample in safetensors format: only {len(data)} bytes")
-    return latent, text
+    return found.latent, found.text
 
 
 def _view(data: bytes, tensor: TensorRange) -> np.ndarray:
@@ -70,17 +75,29 @@ def _view(data: bytes, tensor: TensorRange) -> np.ndarray:
     return np.frombuffer(data, BFLOAT16, count, tensor.start).reshape(tensor.shape)
 
 
+class _Layout(NamedTuple):
+    """Ranges of a record's tensors, and the bytes of the whole record."""
+
+    latent: TensorRange
+    text: TensorRange
+    num_bytes: int
+
+
 @functools.lru_cache(maxsize=4_096)
-def _read_header(header: bytes) -> tuple[TensorRange, TensorRange]:
-    fields = json.loads(header)
-    begin = _LENGTH_BYTES + len(header)
-    return _read_field(fields["latent"], begin), _read_field(fields["text"], begin)
+def _read_header(header: bytes) -> _Layout:
+    tensors, num_bytes = safetensors_header.parse(header)
+    begin = LENGTH_BYTES + len(header)
+    ranges = [
+        _range(name, tensors.get(name), num_axes, begin)
+        for name, num_axes in (("latent", 4), ("text", 2))
+    ]
+    return _Layout(*ranges, num_bytes=begin + num_bytes)
 
 
-def _read_field(field: dict[str, Any], begin: int) -> TensorRange:
-    shape = tuple(field["shape"])
-    start, stop = field["data_offsets"]
-    num_bytes = math.prod(shape) * BFLOAT16.itemsize
-    if field["dtype"] != "BF16" or stop - start != num_bytes or start < 0:
-        raise ValueError(f"{stop - start} bytes for {shape} of {field['dtype']}")
-    return TensorRange(shape, begin + start, begin + stop)
+def _range(
+    name: str, entry: safetensors_header.Entry | None, num_axes: int, begin: int
+) -> TensorRange:
+    if entry is None or entry.dtype != "BF16" or len(entry.shape) != num_axes:
+        found = "none" if entry is None else f"{entry.dtype} {list(entry.shape)}"
+        raise ValueError(f"expected {name} in BF16 with {num_axes} axes, got {found}")
+    return TensorRange(entry.shape, begin + entry.begin, begin + entry.end)
