@@ -13,8 +13,8 @@ from jaxload.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 LEAVES = {
-    *("console", "errors", "fields", "files", "safetensors_header", "seed"),
-    "testing",
+    *("console", "errors", "fields", "files", "interrupts", "safetensors_header"),
+    *("seed", "testing"),
 }
 READING = {"field_help", "field_paths", "field_types"}
 """Modules that read, change and explain the fields of a config."""

@@ -18,6 +18,7 @@ from jaxload.data.batch_memory import MIN_SHARED_BYTES, enter_worker
 from jaxload.data.config import DataConfig
 from jaxload.data.manifest import Manifest
 from jaxload.data.source import HostBatch, MicroBatchSource
+from jaxload.interrupts import children_ignore_interrupts
 
 
 class Loader(grain.IterDataset[HostBatch]):
@@ -125,7 +126,11 @@ class LoaderIterator(grain.DatasetIterator[HostBatch]):
                 worker_init_fn=enter_worker,
             )
         self._reading = iter(ahead)
-        self._reading.start_prefetch()
+        with children_ignore_interrupts():
+            # Makes the iterators of the workers, which `start_prefetch` starts. Grain
+            # would otherwise start them at the first `next`, outside of this context.
+            self._reading.get_state()
+            self._reading.start_prefetch()
 
     def close(self) -> None:
         """Stops the reader threads and processes."""

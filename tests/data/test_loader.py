@@ -5,10 +5,12 @@ import itertools
 import json
 import math
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import cloudpickle
 import grain
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from jaxload.data.record import Record, encode_record
 from jaxload.data.source import HostBatch, open_records
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
+from tests import process_groups
 from tests.data.datasets import (
     assert_same,
     make_bucket,
@@ -591,3 +594,51 @@ def test_large_batches_cross_in_shared_memory(debug_config: Config, tmp_path: Pa
         lengths = (arrays["text"].astype(float).sum(axis=2) > 0).sum(axis=1)
         np.testing.assert_array_equal(lengths, np.minimum(arrays["id"], 4))
     batches.close()
+
+
+PROGRAM = """
+import pickle, sys, time
+from pathlib import Path
+from jaxload import command
+
+def main():
+    reading = iter(pickle.loads(Path(sys.argv[1]).read_bytes()))
+    reading.start_prefetch()
+    for _ in reading:
+        (Path(sys.argv[1]).parent / "read").touch()
+        time.sleep(0.05)
+    return 0
+
+if __name__ == "__main__":
+    command.run("program", main)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["import", "reading"])
+def test_workers_are_quiet_at_an_interrupt(
+    debug_config: Config,
+    debug_manifest: Manifest,
+    schedule: Lockstep,
+    root: Path,
+    tmp_path: Path,
+    moment: str,
+):
+    loader = load(
+        debug_config, debug_manifest, schedule, num_steps=10_000, num_workers=2
+    )
+    (tmp_path / "loader").write_bytes(cloudpickle.dumps(loader))
+    (tmp_path / "program.py").write_text(PROGRAM)
+    process = process_groups.start(
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path / "loader")],
+        PYTHONPATH=str(root),
+    )
+    reached = {
+        "import": lambda: process_groups.num_children(process.pid) > 0,
+        "reading": (tmp_path / "read").exists,
+    }
+    process_groups.wait_until(reached[moment])
+    assert process_groups.interrupt(process) == (
+        130,
+        ["program: interrupted; start it again"],
+    )
