@@ -147,9 +147,16 @@ def run(media: Path, out: Path, *, num_workers: int, seconds: float) -> Measured
         console=console,
     )
     times = np.loadtxt(log, ndmin=2)
-    match = re.search(r"waited for decoding ([\d.]+)%", output.getvalue())
-    share = float(match[1]) / 100 if match else 0.0
+    share = wait_share(output.getvalue()) if num_workers else 0.0
     return Measured(starts=times[:, 0], ends=times[:, 1], wait_share=share)
+
+
+def wait_share(output: str) -> float:
+    """Reads the share of the time that encoders waited from the command's output."""
+    match = re.search(r"waited for decoding ([\d.]+)%", output)
+    if match is None:
+        raise AssertionError(f"no share of the time that encoders waited in {output!r}")
+    return float(match[1]) / 100
 
 
 def shards(out: Path) -> dict[str, bytes]:

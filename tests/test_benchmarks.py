@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import preparing
+
 TORCH = "JAXLOAD_BENCH_TORCH"
 
 
@@ -33,6 +35,13 @@ def test_drawn_workloads_are_reproducible(workload: str, root: Path, tmp_path: P
     assert run("histogram", manifest, histogram) == (0, "")
     stored = root / "benchmarks" / "workloads" / f"{workload.replace('-', '_')}.csv"
     assert histogram.read_text() == stored.read_text()
+
+
+def test_a_share_that_is_not_printed_is_no_share_of_zero():
+    printed = "encoders waited for decoding 12.5% of the time"
+    assert preparing.wait_share(printed) == 0.125
+    with pytest.raises(AssertionError, match=r"no share of the time .* 'encoders wai"):
+        preparing.wait_share("encoders waited 12.5% of the time")
 
 
 def test_planning_for_fewer_samples_than_replicas_is_refused():
