@@ -1,4 +1,8 @@
-"""Converts a folder of images and videos to a dataset: `python -m jaxload.prepare`."""
+"""Converts a folder of images and videos to a dataset: `python -m jaxload.prepare`.
+
+Worker processes import this module, too, so JAX and all that imports it is imported by
+the functions that need it.
+"""
 
 import argparse
 import dataclasses
@@ -17,18 +21,10 @@ from jaxload.errors import InputError
 from jaxload.media.folder import list_media
 from jaxload.media.preparation import Preparation
 from jaxload.media.review import Review
-from jaxload.media.runners import Run, runner
+from jaxload.media.runners import Run, check_processes, runner
 from jaxload.media.stages import Share, prepare
 from jaxload.planning.check import check_geometry
-from jaxload.reports.prepare import (
-    PREVIEW,
-    REPORT,
-    draw_preview,
-    print_prepared,
-    write_report,
-)
 from jaxload.runs.dataset import geometry_of, make_preparation
-from jaxload.runs.planned import read_plan
 
 AGAIN = "the same command continues"
 
@@ -38,10 +34,20 @@ _SHARE = re.compile(r"(\d+)/(\d+)")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
+    from jaxload.reports.prepare import (
+        PREVIEW,
+        REPORT,
+        draw_preview,
+        print_prepared,
+        write_report,
+    )
+
     parser = _make_parser()
     args, config = command.parse(parser, argv, command.load_config, sections=_SECTIONS)
     console = Console()
     preparation = _preparation(args, config)
+    run = _runner(args)
+    _check_processes(args, preparation)
     review = Review(
         max_bad_share=args.max_bad_share,
         write_report=functools.partial(write_report, preparation.out),
@@ -53,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepared = prepare(
         preparation,
         listing,
-        run=_runner(args),
+        run=run,
         review=review,
         console=console,
         share=_share(args.shard),
@@ -114,7 +120,6 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--workers",
         type=int,
-        default=os.cpu_count() or 1,
         metavar="N",
         help="worker processes that decode; more are faster, up to one per core, and "
         "each takes memory for a decoder, a clip and, unless the codec encodes "
@@ -123,10 +128,10 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--encoders",
         type=int,
-        default=1,
         metavar="N",
         help="encoder processes, for a codec that encodes batches; more encode faster, "
-        "and each takes one GPU and a copy of the codec (default: 1, with all GPUs)",
+        "and each takes one GPU and a copy of the codec; 1 sees all GPUs (default: one "
+        "per visible GPU)",
     )
     parser.add_argument(
         "--ray",
@@ -172,6 +177,8 @@ def _preparation(args: argparse.Namespace, config: Config) -> Preparation:
 
 def _planned(path: Path, config: Config) -> dict[str, Any]:
     """Reads the fields of the preparation that a plan determines."""
+    from jaxload.runs.planned import read_plan
+
     plan = read_plan(path)
     shapes = {bucket.shape for bucket in plan.buckets}
     check_geometry(plan, geometry_of(config), name=f"plan {path}")
@@ -182,15 +189,38 @@ def _planned(path: Path, config: Config) -> dict[str, Any]:
 
 
 def _runner(args: argparse.Namespace) -> Run:
-    if args.workers < 0:
+    if args.workers is not None and args.workers < 0:
         raise InputError(f"--workers {args.workers}: expected 0 or more")
-    if args.encoders < 1:
+    if args.encoders is not None and args.encoders < 1:
         raise InputError(f"--encoders {args.encoders}: expected 1 or more")
     if args.ray:
         from jaxload.media.ray_workers import run_on_ray  # Ray is optional.
 
         return run_on_ray
-    return runner(args.workers, args.encoders)
+    return runner(_num_workers(args), args.encoders)
+
+
+def _num_workers(args: argparse.Namespace) -> int:
+    return (os.cpu_count() or 1) if args.workers is None else args.workers
+
+
+def _check_processes(args: argparse.Namespace, preparation: Preparation) -> None:
+    """Refuses processes that cannot start or have nothing to do, before any work."""
+    if not args.ray:
+        num_workers = _num_workers(args)
+        return check_processes(
+            preparation, num_workers=num_workers, num_encoders=args.encoders
+        )
+    from jaxload.media.ray_workers import check_ray
+
+    for option in ("workers", "encoders"):
+        value = getattr(args, option)
+        if value is not None:
+            raise InputError(
+                f"--{option} {value}: has no effect with --ray, which starts the "
+                "processes; leave it out"
+            )
+    check_ray(preparation)
 
 
 def _share(text: str) -> Share:

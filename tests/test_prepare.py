@@ -464,6 +464,28 @@ def test_nothing_but_broken_links_is_one_line(tmp_path: Path):
 # --- Plugins ---
 
 
+@pytest.mark.slow
+def test_workers_do_not_import_jax(media: Path, tmp_path: Path):
+    """Workers import the command's module, so it must not import JAX for all of them.
+
+    JAX, Flax and Optax take seconds and hundreds of megabytes in each process.
+    """
+    (tmp_path / "modules").mkdir()
+    codec = ("--codec", "tests.media.codecs:RecordsModules", "--workers", "1")
+    result = subprocess.run(
+        command_line(media, tmp_path / "out", *codec),
+        env={**os.environ, "JAXLOAD_TEST_MODULES": str(tmp_path / "modules")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    (path,) = (tmp_path / "modules").iterdir()
+    modules = path.read_text().splitlines()
+    assert "jaxload.media.encode_part" in modules
+    assert not {"jax", "flax", "optax", "grain", "matplotlib"} & set(modules)
+
+
 def test_codecs_and_text_encoders_plug_in_by_name(media: Path, tmp_path: Path):
     out = tmp_path / "out"
     plugs = ["--codec", "tests.media.codecs:Inverted", "--set", "model.text_dim=1"]

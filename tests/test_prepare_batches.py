@@ -5,16 +5,22 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jaxload import plan as plan_command
+from jaxload import prepare as command
 from jaxload.data.manifest import read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.errors import InputError
+from jaxload.media.part_writer import PartWriter
+from tests import process_groups
+from tests.process_groups import wait_until
 from tests.test_prepare import (
+    CONFIG,
     command_line,
     manifest_bytes,
     media,
@@ -93,9 +99,112 @@ def test_a_batch_of_nothing_is_refused(media: Path, tmp_path: Path):
         prepare(media, tmp_path / "out", "--codec", f"{CODECS}:NoBatch")
 
 
-def test_no_encoder_is_refused(media: Path, tmp_path: Path):
-    with pytest.raises(InputError, match="--encoders 0: expected 1 or more"):
-        prepare(media, tmp_path / "out", "--encoders", "0")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "1", "--encoders", "0"], "--encoders 0: expected 1 or more"),
+        (
+            [*BATCHED, "--workers", "1", "--encoders", "999"],
+            "--encoders 999: expected at most ",
+        ),
+        (
+            [*BATCHED, "--encoders", "2"],
+            "--encoders 2: has no effect, because --workers 0 runs everything",
+        ),
+        (
+            ["--workers", "1", "--encoders", "2"],
+            "--encoders 2: has no effect, because codec haar and .* no batches",
+        ),
+        (
+            ["--ray", *BATCHED],
+            "--workers 0: has no effect with --ray, which starts the processes",
+        ),
+    ],
+)
+def test_processes_without_use_are_refused_before_any_work(
+    media: Path, tmp_path: Path, options: list[str], message: str
+):
+    with pytest.raises(InputError, match=message):
+        prepare(media, tmp_path / "out", *options)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "plugin",
+    [
+        ("--codec", f"{CODECS}:Batched"),
+        ("--text-encoder", f"{CODECS}:BatchedLengths", "--set", "model.text_dim=1"),
+    ],
+)
+def test_batches_on_ray_are_refused_before_any_work(
+    media: Path, tmp_path: Path, plugin: tuple[str, ...]
+):
+    """Each CPU slot would load a copy of the codec on the same GPUs."""
+    out = ("--out", str(tmp_path / "out"))
+    with pytest.raises(InputError, match=r"--ray: codec .* encodes batches, and every"):
+        command.main(["--media", str(media), *out, "--ray", *plugin])
+    assert not (tmp_path / "out").exists()
+
+
+def test_batch_sizes_for_the_shapes_of_a_plan_are_checked_before_any_work(
+    media: Path, prepared: Path, tmp_path: Path
+):
+    plan = plan_of(prepared, tmp_path)
+    with pytest.raises(InputError, match=r"no batch: batch_size\(.*\) is 0: expected"):
+        prepare(media, tmp_path / "out", "--plan", plan, "--codec", f"{CODECS}:NoBatch")
+    assert not (tmp_path / "out").exists()
+
+
+def test_shares_with_batches_make_the_same_bytes(
+    media: Path, prepared: Path, tmp_path: Path
+):
+    """A batch has clips of the parts of one share only."""
+    plan = ("--plan", plan_of(prepared, tmp_path))
+    whole, shared = tmp_path / "whole", tmp_path / "shared"
+    assert prepare(media, whole, *plan) == 0
+    for share in ("1/2", "0/2"):
+        assert not (shared / "manifest.parquet").exists()
+        assert prepare(media, shared, *plan, *BATCHED, "--shard", share) == 0
+    assert shards(shared) == shards(whole)
+    assert ids(shared) == ids(whole)
+
+
+def plan_of(prepared: Path, directory: Path) -> str:
+    """Plans from the scans of a dataset, and returns the path of the plan."""
+    path = str(directory / "plan.json")
+    scans = str(prepared / "media.parquet")
+    assert plan_command.main(["--manifest", scans, "--out", path, *CONFIG]) == 0
+    return path
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_codec_that_takes_too_much_memory_is_one_line(
+    media: Path, tmp_path: Path, workers: str
+):
+    codec = ("--codec", f"{CODECS}:BatchedOutOfMemory", "--workers", workers)
+    message = r"codec too large ran out of memory on a batch of \d clips of .*; lower"
+    with pytest.raises(InputError, match=message):
+        prepare(media, tmp_path / "out", *codec)
+    assert num_done(tmp_path / "out") == 13, "the scans are kept"
+
+
+def test_results_that_wait_for_others_are_bounded(
+    media: Path, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """No batch is ever full here, so each waits until the bound is reached."""
+    monkeypatch.setattr("jaxload.media.workers.MAX_UNWRITTEN", 12)
+    monkeypatch.setattr("jaxload.media.encode_part._MAX_WAITING", 6)
+    add, counts = PartWriter._add, []
+
+    def record(writer: PartWriter, item: Any) -> None:
+        add(writer, item)
+        counts.append(writer._step.num_unwritten)
+
+    monkeypatch.setattr(PartWriter, "_add", record)
+    out = tmp_path / "out"
+    assert prepare(media, out, "--codec", f"{CODECS}:LargeBatches") == 0
+    assert 6 < max(counts) <= 12
+    assert shards(out) == shards(prepared)
 
 
 @pytest.mark.slow
@@ -108,7 +217,8 @@ def test_a_file_that_kills_encoders_is_found_and_left_out(
     shown = " ".join(capsys.readouterr().out.split())
     assert shown.count("an encoder died (killed by SIGKILL) at more/picture") == 2
     assert shown.count(f"an encoder died (killed by SIGKILL) at {PICTURE}") >= 1
-    assert f"bad 1: its worker died twice, such as {PICTURE}" in shown
+    assert f"bad 1: its encoder died twice, such as {PICTURE}" in shown
+    assert "encoding files: 13/13 in" in shown  # Not more, for the part that restarts.
     assert ids(tmp_path / "out") == [i for i in ids(prepared) if i != PICTURE]
 
 
@@ -186,26 +296,25 @@ def test_killed_at_any_time_batches_end_with_the_same_bytes(
 
 
 @pytest.mark.slow
-def test_an_interrupt_is_one_line(media: Path, tmp_path: Path):
-    pids = tmp_path / "pids"
+@pytest.mark.parametrize("moment", ["import", "decoding", "encoding"])
+def test_an_interrupt_is_one_line(media: Path, tmp_path: Path, moment: str):
+    """Interrupts all processes, as a terminal does at Ctrl-C."""
+    out, pids = tmp_path / "out", tmp_path / "pids"
     pids.mkdir()
     codec = ("--codec", f"{CODECS}:SlowBatches", "--workers", "2")
-    process = subprocess.Popen(
-        command_line(media, tmp_path / "out", *codec),
-        env={**os.environ, "JAXLOAD_TEST_PIDS": str(pids)},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
+    process = process_groups.start(
+        command_line(media, out, *codec), JAXLOAD_TEST_PIDS=str(pids)
     )
-    wait_until(lambda: bool(list(pids.iterdir())))
-    children = children_of(process.pid)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate()
-    assert process.returncode == 130
-    assert errors.strip().splitlines() == [
-        "jaxload.prepare: interrupted; the same command continues"
-    ]
-    wait_until(lambda: not any(Path("/proc", str(pid)).exists() for pid in children))
+    reached = {
+        "import": lambda: process_groups.num_children(process.pid) > 0,
+        "decoding": lambda: num_done(out) > 2,
+        "encoding": lambda: bool(list(pids.iterdir())),
+    }
+    wait_until(reached[moment])
+    assert process_groups.interrupt(process) == (
+        130,
+        ["jaxload.prepare: interrupted; the same command continues"],
+    )
 
 
 def children_of(pid: int) -> list[int]:
@@ -213,10 +322,3 @@ def children_of(pid: int) -> list[int]:
     path = Path(f"/proc/{pid}/task/{pid}/children")
     found = [int(child) for child in path.read_text().split()]
     return [c for c in found if "spawn_main" in Path(f"/proc/{c}/cmdline").read_text()]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 120
-    while not holds():
-        assert time.monotonic() < end, "waited for 120 s in vain"
-        time.sleep(0.01)

@@ -66,15 +66,15 @@ class BatchQueue(Generic[T]):
         self._num_taken += 1
         return self._ready.popleft()
 
-    def take_partial(self) -> Batch[T] | None:
+    def take_partial(self, *, clips_only: bool = False) -> Batch[T] | None:
         """Removes and returns the next batch, even a partial one; None if empty.
 
-        For use when no item can be added before a batch is encoded.
+        For use when no item can be added before a batch is encoded. With `clips_only`,
+        no partial batch of captions is taken.
         """
-        if not self._ready and self._partial:
-            self._close(
-                min(self._partial, key=lambda key: self._partial[key].opened_at)
-            )
+        keys = [k for k in self._partial if not clips_only or k is not None]
+        if not self._ready and keys:
+            self._close(min(keys, key=lambda key: self._partial[key].opened_at))
         return self.take()
 
     def discard(self, unwanted: Callable[[T], bool]) -> list[T]:

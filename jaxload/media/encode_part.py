@@ -1,20 +1,28 @@
 """Second stage of a part: decodes its clips, encodes them and writes a shard."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from jaxload.media.clip_frames import read_clips
 from jaxload.media.cutting import cut_file
 from jaxload.media.encode_step import MAX_UNWRITTEN, EncodeStep, LocalStep
+from jaxload.media.file_progress import FileProgress
 from jaxload.media.frames import MediaError, Scan
 from jaxload.media.listing import MediaFile
-from jaxload.media.part_tables import DIED, marker_path, read_digests, read_scans
-from jaxload.media.part_writer import DeadlyFileError, FileInWork, PartWriter
+from jaxload.media.part_tables import (
+    ENCODER_DIED,
+    marker_path,
+    read_digests,
+    read_scans,
+)
+from jaxload.media.part_writer import FileInWork, PartWriter, PoisonFileError
 from jaxload.media.parts import file_problem, marked, unchanged
 from jaxload.media.preparation import Preparation
 from jaxload.media.problem import Problem
 from jaxload.shapes.shape import Shape
+
+_MAX_WAITING = MAX_UNWRITTEN // 2  # The other half is for earlier parts.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -25,8 +33,8 @@ class EncodePart:
     index: int
     files: tuple[MediaFile, ...]
     shapes: tuple[Shape, ...]
-    deadly: frozenset[str] = frozenset()
-    """Names of files to skip, each of which has killed workers or encoders."""
+    poison: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Files to skip because they kill their process: the reason, by name."""
 
     one_by_one: bool = False
     """True to wait for the result of each clip before the next clip is decoded. If a
@@ -48,13 +56,14 @@ class EncodePart:
         iterator starts the part again without that file.
         """
         assert step is not None
-        part = self
+        part, progress = self, FileProgress(on_file)
         while True:
             try:
-                yield from part._run(on_file, step)
-            except DeadlyFileError as error:
-                deadly = part.deadly | {error.name}
-                part = dataclasses.replace(part, deadly=deadly)
+                yield from part._run(progress, step)
+            except PoisonFileError as error:
+                poison = {**part.poison, error.name: ENCODER_DIED}
+                part = dataclasses.replace(part, poison=poison)
+                progress.restart()
             else:
                 return
 
@@ -67,7 +76,7 @@ class EncodePart:
             for file in marked(self.files, self.marker):
                 found, digest = scans.get(file.name), digests.get(file.name)
                 self._decode(file, found, digest, step, writer)
-            writer.write_ready()
+                _wait_while_full(step, writer)
             while writer.num_waiting:
                 yield
                 writer.write_ready()
@@ -88,8 +97,8 @@ class EncodePart:
         """
         if found is None:  # The scan has already recorded the problem.
             writer.skip()
-        elif file.name in self.deadly:
-            writer.skip(Problem(name=file.name, reason=DIED))
+        elif reason := self.poison.get(file.name):
+            writer.skip(Problem(name=file.name, reason=reason))
         else:
             rules, geometry = self.preparation.rules, self.preparation.geometry
             cutting = cut_file(file.name, found, self.shapes, rules, geometry)
@@ -110,12 +119,18 @@ class EncodePart:
         if not work.cutting.clips:
             return
         one_by_one = self.one_by_one and isinstance(step, LocalStep)
-        limit = 1 if one_by_one else MAX_UNWRITTEN
         work.text = step.submit_caption(file.name, work.caption)
         most = self.preparation.max_source_pixels
         for clip, video in read_clips(path, work.cutting, step.buffer, max_pixels=most):
             writer.add(work, clip, step.submit_clip(file.name, clip.shape, video))
-            writer.write_ready()
-            while writer.num_waiting >= limit:
-                step.wait()
-                writer.write_ready()
+            _wait_while_full(step, writer, 1 if one_by_one else _MAX_WAITING)
+
+
+def _wait_while_full(
+    step: EncodeStep, writer: PartWriter, limit: int = _MAX_WAITING
+) -> None:
+    """Writes all results, and waits for more while `limit` clips or ends wait."""
+    writer.write_ready()
+    while writer.num_waiting >= limit:
+        step.wait()
+        writer.write_ready()

@@ -8,12 +8,14 @@ result once the item is encoded. There are two implementations:
 - `jaxload.media.remote_step.RemoteStep` sends the items to an encoder process.
 """
 
+import math
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from jaxload.media.batch_encoder import BatchEncoder, Key, Result
 from jaxload.media.batch_queue import Batch, BatchQueue
+from jaxload.media.memory_limit import PIXELS_SHARE, memory_limit
 from jaxload.shapes.shape import Shape
 
 MAX_UNWRITTEN = 512
@@ -21,6 +23,7 @@ MAX_UNWRITTEN = 512
 
 Records are written in order, so a result waits in memory for the results before it. A
 higher bound lets batches of rare shapes fill up, and costs up to one latent per clip.
+The part that decodes may take half of it, which earlier parts leave free.
 """
 
 
@@ -77,10 +80,17 @@ class _Item(NamedTuple):
 
 
 class LocalStep:
-    """Encode step that encodes in this process, each batch as soon as it is full."""
+    """Encode step that encodes in this process, each batch as soon as it is full.
 
-    def __init__(self, encoder: BatchEncoder):
+    Clips that wait for their batch take at most `max_bytes`, or one clip: before
+    another clip would take more, the oldest batches are encoded partly filled.
+    """
+
+    def __init__(self, encoder: BatchEncoder, max_bytes: int | None = None):
         self.num_unwritten = 0
+        self.num_bytes = 0
+        """Bytes of the clips that wait for their batch."""
+        self._max_bytes = max_bytes or int(PIXELS_SHARE * memory_limit())
         self._encoder = encoder
         self._queue: BatchQueue[_Item] = BatchQueue(encoder.size)
 
@@ -90,14 +100,20 @@ class LocalStep:
         self._encoder.load_text_encoder()
 
     def buffer(self, shape: Shape) -> np.ndarray:
-        """Allocates a buffer; never blocks."""
-        return np.empty((*shape.pixels, 3), np.uint8)
+        """Allocates a buffer, after encoding clips if the memory is full."""
+        size = (*shape.pixels, 3)
+        while self.num_bytes and self.num_bytes + math.prod(size) > self._max_bytes:
+            batch = self._queue.take_partial(clips_only=True)
+            assert batch is not None
+            self._encode(batch)
+        return np.empty(size, np.uint8)
 
     def release(self) -> None:
         """Does nothing, because Python frees the buffer."""
 
     def submit_clip(self, name: str, shape: Shape, video: np.ndarray) -> Ticket:
         """Encodes the clip, or keeps it until the batch of its shape is full."""
+        self.num_bytes += video.nbytes
         return self._submit(shape, video)
 
     def submit_caption(self, name: str, caption: str) -> Ticket:
@@ -120,5 +136,7 @@ class LocalStep:
     def _encode(self, batch: Batch[_Item]) -> None:
         payloads = [item.payload for item in batch.items]
         results = self._encoder.encode(batch.key, payloads)
+        if batch.key is not None:
+            self.num_bytes -= sum(video.nbytes for video in payloads)
         for item, result in zip(batch.items, results, strict=True):
             item.ticket.result = result

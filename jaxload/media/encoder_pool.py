@@ -1,7 +1,6 @@
 """Pool of encoder processes: sends batches to them and replaces dead ones."""
 
 import dataclasses
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
@@ -10,8 +9,9 @@ from typing import Any
 from jaxload.errors import InputError
 from jaxload.media.batch_encoder import Result
 from jaxload.media.batch_queue import Batch
-from jaxload.media.child import Child, DiedError
+from jaxload.media.child import Child, DiedError, stop
 from jaxload.media.encoder_process import BatchEncoded, Ready
+from jaxload.media.gpus import encoder_devices
 
 DEPTH = 2
 """Batches per encoder: one that runs, and one queued so that the GPU is not idle."""
@@ -53,11 +53,15 @@ class _Encoder:
 class EncoderPool:
     """Encoder processes, each with at most `DEPTH` unfinished batches."""
 
-    def __init__(self, start: Callable[[str | None], Child], num_encoders: int):
+    def __init__(self, start: Callable[[str | None], Child], num_encoders: int | None):
         self._start = start
-        self._encoders = [
-            _Encoder(start(device), device) for device in devices(num_encoders)
-        ]
+        self._encoders: list[_Encoder] = []
+        try:
+            for device in encoder_devices(num_encoders):
+                self._encoders.append(_Encoder(start(device), device))
+        except BaseException:  # An interrupt, or no memory for another process.
+            self.close()
+            raise
         self._seconds = 0.0
         self._waited = 0.0
 
@@ -102,25 +106,27 @@ class EncoderPool:
             message = encoder.child.receive()
         except DiedError as error:
             return self._replace(encoder, str(error))
-        if isinstance(message, Ready):
-            encoder.is_ready = True
-            return None
-        assert isinstance(message, BatchEncoded)
-        encoder.num_idle_deaths = 0
-        self._seconds += message.seconds
-        self._waited += message.waited
-        return Finished(encoder.batches.popleft(), message.results)
+        match message:
+            case Ready():
+                encoder.is_ready = True
+                return None
+            case BatchEncoded(results=results, seconds=seconds, waited=waited):
+                encoder.num_idle_deaths = 0
+                self._seconds += seconds
+                self._waited += waited
+                return Finished(encoder.batches.popleft(), results)
+            case _:
+                raise AssertionError(message)
 
     def close(self) -> None:
         """Ends all processes."""
         for encoder in self._encoders:
             encoder.child.terminate()
-        for encoder in self._encoders:
-            encoder.child.stop()
+        stop([encoder.child for encoder in self._encoders])
 
     def _replace(self, dead: _Encoder, how: str) -> Death:
         """Starts a process in place of a dead one; gives up a GPU on which two died."""
-        dead.child.stop()
+        stop([dead.child])
         running = dead.batches.popleft() if dead.is_ready and dead.batches else None
         num_idle_deaths = dead.num_idle_deaths + (running is None)
         index = self._encoders.index(dead)
@@ -136,23 +142,3 @@ class EncoderPool:
                 "--workers 0 to see the error; finished parts are kept"
             )
         return Death(how, running, tuple(dead.batches))
-
-
-def devices(num_encoders: int) -> list[str | None]:
-    """Returns the GPU of each encoder, as CUDA names it; None for all visible GPUs.
-
-    A single encoder sees all GPUs, so that its codec may use several. Several encoders
-    share the GPUs that CUDA_VISIBLE_DEVICES names, one each.
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if num_encoders == 1 or visible == "":  # Empty: GPUs are hidden on purpose.
-        return [None] * num_encoders
-    if visible is None:
-        return [str(device) for device in range(num_encoders)]
-    names = visible.split(",")
-    if len(names) < num_encoders:
-        raise InputError(
-            f"--encoders {num_encoders}: expected at most {len(names)}, one for each "
-            f"GPU of CUDA_VISIBLE_DEVICES={visible}"
-        )
-    return list(names[:num_encoders])

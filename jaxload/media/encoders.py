@@ -8,7 +8,6 @@ bounds the memory even if encoding is slower than decoding.
 """
 
 import dataclasses
-import os
 from collections import deque
 from collections.abc import Sequence
 from multiprocessing import connection
@@ -20,6 +19,7 @@ from jaxload.media.batch_queue import Batch, BatchQueue
 from jaxload.media.child import Child
 from jaxload.media.encoder_pool import DEPTH, Death, EncoderPool, Finished
 from jaxload.media.encoder_process import serve
+from jaxload.media.gpus import encoder_devices
 from jaxload.media.link import (
     BufferGranted,
     CaptionReady,
@@ -29,13 +29,13 @@ from jaxload.media.link import (
     WantsBuffer,
     WantsResult,
 )
+from jaxload.media.memory_limit import PIXELS_SHARE, memory_limit
 from jaxload.media.remote_step import Offload
 from jaxload.media.shared_memory import Allocator, SharedMemory, aligned
 from jaxload.shapes.shape import Shape
 
 _MAX_DEATHS = 2
 _NUM_NAMES = 3
-_MEMORY_SHARE = 0.25  # Of the machine's memory, for clips not encoded yet.
 
 
 @dataclasses.dataclass(eq=False)
@@ -64,12 +64,13 @@ class Encoders:
         offload: Offload,
         shapes: Sequence[Shape],
         *,
-        num_encoders: int,
+        num_encoders: int | None,
         num_workers: int,
         console: Console,
     ):
         shapes = shapes if offload.clips else ()
-        num_bytes = memory_size(encoder, shapes, num_encoders, num_workers)
+        num_processes = len(encoder_devices(num_encoders))
+        num_bytes = memory_size(encoder, shapes, num_processes, num_workers)
         self.memory = SharedMemory(num_bytes)
         self._free = Allocator(num_bytes)
         self._queue: BatchQueue[_Item] = BatchQueue(encoder.size)
@@ -79,13 +80,18 @@ class Encoders:
         """Workers that decode nothing until they get a result."""
         self._decoding: dict[Child, int] = {}
         """Offset of the buffer into which each worker decodes."""
-        self._deadly: set[str] = set()
+        self._poison: set[str] = set()
+        """Names of files whose clips kill encoders."""
         self._console = console
 
         def start(device: str | None) -> Child:
             return Child(serve, encoder, offload, self.memory, device)
 
-        self._pool = EncoderPool(start, num_encoders)
+        try:
+            self._pool = EncoderPool(start, num_encoders)
+        except BaseException:  # An interrupt, or no memory for another process.
+            self.memory.close()
+            raise
 
     @property
     def pipes(self) -> list[connection.Connection]:
@@ -105,20 +111,20 @@ class Encoders:
     def handle(self, worker: Child, message: Any) -> None:
         """Handles a message from a worker."""
         self._waiting.discard(worker)
-        if isinstance(message, WantsBuffer):
-            self._wanted.append((worker, message.num_bytes))
-        elif isinstance(message, WantsResult):
-            self._waiting.add(worker)
-        elif isinstance(message, ReleasesBuffer):
-            self._free.free(self._decoding.pop(worker))
-        elif isinstance(message, ClipReady):
-            offset = self._decoding.pop(worker)
-            ticket, name = message.ticket, message.name
-            self._add(_Item(worker, ticket, message.shape, name, offset))
-        else:
-            assert isinstance(message, CaptionReady)
-            ticket, name = message.ticket, message.name
-            self._add(_Item(worker, ticket, None, name, message.caption))
+        match message:
+            case WantsBuffer(num_bytes=num_bytes):
+                self._wanted.append((worker, num_bytes))
+            case WantsResult():
+                self._waiting.add(worker)
+            case ReleasesBuffer():
+                self._free.free(self._decoding.pop(worker))
+            case ClipReady(ticket=ticket, name=name, shape=shape):
+                offset = self._decoding.pop(worker)
+                self._add(_Item(worker, ticket, shape, name, offset))
+            case CaptionReady(ticket=ticket, name=name, caption=caption):
+                self._add(_Item(worker, ticket, None, name, caption))
+            case _:
+                raise AssertionError(message)
 
     def forget(self, worker: Child) -> None:
         """Drops the requests of a dead worker and frees its buffers."""
@@ -149,12 +155,12 @@ class Encoders:
 
     def listen(self, pipe: connection.Connection) -> None:
         """Handles a message from the encoder that has this pipe."""
-        message = self._pool.listen(pipe)
-        if isinstance(message, Finished):
-            for item, result in zip(message.batch.items, message.results, strict=True):
-                self._finish(item, result)
-        elif isinstance(message, Death):
-            self._blame(message)
+        match self._pool.listen(pipe):
+            case Finished(batch=batch, results=results):
+                for item, result in zip(batch.items, results, strict=True):
+                    self._finish(item, result)
+            case Death() as death:
+                self._blame(death)
 
     def close(self) -> None:
         """Ends the encoder processes and frees the shared memory."""
@@ -162,8 +168,8 @@ class Encoders:
         self.memory.close()
 
     def _add(self, item: _Item) -> None:
-        if item.name in self._deadly:
-            self._finish(item, Failure("its file kills encoders", deadly=True))
+        if item.name in self._poison:
+            self._finish(item, Failure("its file kills encoders", is_poison=True))
         else:
             self._queue.add(item.key, item)
 
@@ -201,14 +207,14 @@ class Encoders:
             item.num_deaths += 1
             if len(items) == 1 and item.num_deaths >= _MAX_DEATHS:
                 self._give_up(item.name)
-                self._finish(item, Failure(death.how, deadly=True))
+                self._finish(item, Failure(death.how, is_poison=True))
             else:
                 self._queue.put_back(Batch(item.key, (item,)))
 
     def _give_up(self, name: str) -> None:
-        self._deadly.add(name)
+        self._poison.add(name)
         for item in self._queue.discard(lambda item: item.name == name):
-            self._finish(item, Failure("its file kills encoders", deadly=True))
+            self._finish(item, Failure("its file kills encoders", is_poison=True))
 
     def _say(self, how: str, names: Sequence[str]) -> None:
         names = list(dict.fromkeys(names))
@@ -224,8 +230,8 @@ def memory_size(
     """Returns the number of bytes of shared memory for clips.
 
     The memory holds one clip per worker, `DEPTH` batches per encoder, and one partial
-    batch per shape. It is at most a quarter of the machine's memory, unless one clip
-    per worker and a single batch need more.
+    batch per shape. It is at most a quarter of the memory limit, unless one clip per
+    worker and a single batch need more.
     """
     if not shapes:
         return aligned(1)
@@ -233,8 +239,7 @@ def memory_size(
     batches = [encoder.size(shape) * num_bytes for shape, num_bytes in clips.items()]
     least = num_workers * max(clips.values()) + max(batches)
     enough = least + (num_encoders * DEPTH - 1) * max(batches) + sum(batches)
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(least, min(enough, int(_MEMORY_SHARE * machine)))
+    return max(least, min(enough, int(PIXELS_SHARE * memory_limit())))
 
 
 def _num_pixels(shape: Shape) -> int:

@@ -1,14 +1,13 @@
 """Messages between workers and the main process, and the worker's end of the pipe."""
 
 import dataclasses
-import queue
-import threading
 from collections import deque
 from multiprocessing import connection
 from typing import Any
 
 from jaxload.media.batch_encoder import Result
 from jaxload.media.encode_step import Ticket
+from jaxload.media.inbox import Inbox, PipeClosedError
 from jaxload.shapes.shape import Shape
 
 # --- From a worker ---
@@ -17,6 +16,9 @@ from jaxload.shapes.shape import Shape
 @dataclasses.dataclass(frozen=True)
 class FileDone:
     """Reports that a file is finished, for the progress bar."""
+
+    number: int
+    """Number of the file's task."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,32 +95,26 @@ class Encoded:
 
 
 class Link:
-    """A worker's end of its pipe to the main process.
-
-    A thread receives all messages, even while the worker decodes. Otherwise the pipe
-    could fill up, and the main process would block in `send` and serve no other worker.
-    """
+    """A worker's end of its pipe to the main process."""
 
     def __init__(self, pipe: connection.Connection):
         self._pipe = pipe
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._inbox = Inbox(pipe)
         self._tickets: dict[int, Ticket] = {}
         self._num_tickets = 0
         self.tasks: deque[Assigned] = deque()
         """Tasks that are assigned and not started."""
-        threading.Thread(target=self._receive, daemon=True).start()
 
     def send(self, message: Any) -> None:
         """Sends a message to the main process.
 
         Raises:
-            EOFError: The main process has closed the pipe or has died.
+            PipeClosedError: The main process has closed the pipe or has died.
         """
         try:
             self._pipe.send(message)
         except OSError as error:
-            # Not an OSError, which a part would take for a problem with a media file.
-            raise EOFError("the main process has ended") from error
+            raise PipeClosedError("the main process has ended") from error
 
     def new_ticket(self) -> tuple[int, Ticket]:
         """Returns a ticket, and the number that identifies the ticket in messages."""
@@ -145,25 +141,17 @@ class Link:
         A task is also added to `tasks`, and a result is also stored in its ticket.
 
         Raises:
-            EOFError: The main process has closed the pipe or has died.
+            PipeClosedError: The main process has closed the pipe or has died.
         """
         message = self._inbox.get()
-        if message is None:
-            raise EOFError
-        if isinstance(message, Assigned):
-            self.tasks.append(message)
-        elif isinstance(message, Encoded):
-            self._tickets.pop(message.ticket).result = message.result
+        match message:
+            case Assigned():
+                self.tasks.append(message)
+            case Encoded(ticket=ticket, result=result):
+                self._tickets.pop(ticket).result = result
         return message
 
     def poll(self) -> None:
         """Stores all tasks and results that have arrived, without waiting."""
-        while not self._inbox.empty():
+        while not self._inbox.is_empty:
             self.wait()
-
-    def _receive(self) -> None:
-        try:
-            while True:
-                self._inbox.put(self._pipe.recv())
-        except (EOFError, OSError):
-            self._inbox.put(None)

@@ -24,7 +24,8 @@ from jaxload.shapes.shape import Shape
 FAILED = "failed"
 """Reason of a problem whose cause is an exception of a codec or a text encoder."""
 
-DIED = "its worker died twice"
+WORKER_DIED = "its worker died twice"
+ENCODER_DIED = "its encoder died twice"
 
 _KEY = b"part"
 _CLIP_ID = re.compile(r"(.*)@(\d+)", re.DOTALL)
@@ -212,7 +213,7 @@ def is_encoded(out: Path, index: int) -> bool:
 def has_failed(out: Path, index: int) -> bool:
     """Returns whether a part has failures that a retry may fix."""
     reasons = {problem.reason for problem in read_encoded(out, index).problems}
-    return not reasons.isdisjoint({FAILED, DIED})
+    return not reasons.isdisjoint({FAILED, WORKER_DIED, ENCODER_DIED})
 
 
 def shape_counts(table: pa.Table, geometry: Geometry) -> dict[Shape, int]:

@@ -30,7 +30,7 @@ from jaxload.media.problem import Problem
 _WRITER_OPTIONS = "group_size:1,uncompressed"
 
 
-class DeadlyFileError(Exception):
+class PoisonFileError(Exception):
     """Raised for a file on whose clips encoder processes die."""
 
     def __init__(self, name: str):
@@ -62,10 +62,10 @@ class FileInWork:
         """Records the first failure of the file; clips written earlier are kept.
 
         Raises:
-            DeadlyFileError: The file kills encoder processes.
+            PoisonFileError: The file kills encoder processes.
         """
-        if failure.deadly:
-            raise DeadlyFileError(self.file.name)
+        if failure.is_poison:
+            raise PoisonFileError(self.file.name)
         if self.problem is None:
             name = self.file.name
             self.problem = Problem(name=name, reason=FAILED, detail=failure.detail)

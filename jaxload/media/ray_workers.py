@@ -5,9 +5,26 @@ from collections.abc import Callable, Sequence
 
 from jaxload.console import Console
 from jaxload.errors import InputError
+from jaxload.media.preparation import Preparation
 from jaxload.media.recovery import Part, Recovery
+from jaxload.media.remote_step import Offload
 from jaxload.media.runners import local_step
 from jaxload.media.workers import run_here
+
+
+def check_ray(preparation: Preparation) -> None:
+    """Refuses plugins that encode batches.
+
+    A Ray task has one CPU. Each of a machine's tasks would load the codec, all on the
+    same GPUs, and fill batches with clips of its own part only.
+    """
+    if Offload.of(preparation.encoder()):
+        raise InputError(
+            f"--ray: codec {preparation.codec} or text encoder "
+            f"{preparation.text_encoder} encodes batches, and every Ray task would "
+            "load a copy on the same GPUs; run without --ray, with --shard I/N on each "
+            "of several machines"
+        )
 
 
 def run_on_ray(
@@ -15,8 +32,7 @@ def run_on_ray(
 ) -> None:
     """Runs parts on the cluster at `RAY_ADDRESS`, or on a local one started here.
 
-    Each part is one Ray task, which decodes and encodes. A batch therefore has clips of
-    one part only.
+    Each part is one Ray task, which decodes and encodes.
     """
     try:
         import ray

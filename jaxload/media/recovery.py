@@ -6,6 +6,7 @@ from collections import Counter
 from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.media.encode_part import EncodePart
+from jaxload.media.part_tables import WORKER_DIED
 from jaxload.media.scan_part import ScanPart
 
 Part = ScanPart | EncodePart
@@ -25,16 +26,18 @@ class Recovery:
         self._console.say(f"a worker died ({how}) at {name or 'its start'}")
         if self._deaths[part.index, name] < 2:
             return _careful(part)
-        if not name or name in part.deadly:
+        if not name or name in part.poison:
             raise InputError(
                 f"worker processes die while they read no file ({how}); run with "
                 "--workers 0 to see the error; finished parts are kept"
             )
-        return dataclasses.replace(part, deadly=part.deadly | {name})
+        return dataclasses.replace(part, poison={**part.poison, name: WORKER_DIED})
 
 
 def _careful(part: Part) -> Part:
     """Returns the part with options that make a second death name the file to blame."""
-    if isinstance(part, EncodePart):
-        return dataclasses.replace(part, one_by_one=True)
-    return part
+    match part:
+        case EncodePart():
+            return dataclasses.replace(part, one_by_one=True)
+        case ScanPart():
+            return part

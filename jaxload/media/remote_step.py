@@ -29,6 +29,10 @@ class Offload:
             captions=isinstance(encoder.load_text_encoder(), BatchTextEncoder),
         )
 
+    def __bool__(self) -> bool:
+        """Tells whether encoder processes are needed."""
+        return self.clips or self.captions
+
 
 class RemoteStep:
     """Encode step that offloads clips, captions or both to encoder processes.

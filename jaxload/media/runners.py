@@ -5,9 +5,11 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxload.console import Console
+from jaxload.errors import InputError
 from jaxload.media.encode_part import EncodePart
 from jaxload.media.encode_step import LocalStep
 from jaxload.media.encoders import Encoders
+from jaxload.media.gpus import encoder_devices
 from jaxload.media.link import Link
 from jaxload.media.preparation import Preparation
 from jaxload.media.recovery import Part, Recovery
@@ -25,16 +27,42 @@ class Run(Protocol):
     ) -> None: ...
 
 
-def runner(num_workers: int, num_encoders: int = 1) -> Run:
+def runner(num_workers: int, num_encoders: int | None = None) -> Run:
     """Returns a function that runs parts in `num_workers` local processes.
 
-    With 0 workers, the function runs everything in this process.
+    With 0 workers, the function runs everything in this process. By default, there is
+    one encoder per visible GPU, if the codec or the text encoder encodes batches.
     """
     if num_workers == 0:
         return run_in_this_process
     return functools.partial(
         run_in_local_processes, num_workers=num_workers, num_encoders=num_encoders
     )
+
+
+def check_processes(
+    preparation: Preparation, *, num_workers: int, num_encoders: int | None
+) -> None:
+    """Checks batch sizes and the number of encoders, before any work.
+
+    Raises:
+        InputError: A plugin states an invalid batch size, or the encoders have no GPU
+            or nothing to encode.
+    """
+    encoder = preparation.encoder()
+    encoder.size(None)
+    for shape in preparation.shapes or ():
+        encoder.size(shape)
+    offload = Offload.of(encoder)
+    if offload and num_workers:
+        encoder_devices(num_encoders)
+    elif num_encoders is not None:
+        why = f"codec {preparation.codec} and the text encoder encode no batches"
+        if not num_workers:
+            why = "--workers 0 runs everything in one process"
+        raise InputError(
+            f"--encoders {num_encoders}: has no effect, because {why}; leave it out"
+        )
 
 
 def run_in_this_process(
@@ -54,7 +82,7 @@ def run_in_local_processes(
     parts: Sequence[Part],
     *,
     num_workers: int,
-    num_encoders: int,
+    num_encoders: int | None,
     on_file: Callable[[], None],
     console: Console,
 ) -> None:
@@ -75,7 +103,7 @@ def run_in_local_processes(
         return run()
     encoder = first.preparation.encoder()
     offload = Offload.of(encoder)
-    if not offload.clips and not offload.captions:
+    if not offload:
         return run(make_step=functools.partial(_worker_step, first.preparation))
     encoders = Encoders(
         encoder,

@@ -1,14 +1,14 @@
 """First stage of a part: decodes its files to measure their frames."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from jaxload.media.content import content_digest
 from jaxload.media.encode_step import EncodeStep
 from jaxload.media.frames import MediaError, Scan, scan
 from jaxload.media.listing import MediaFile
-from jaxload.media.part_tables import DIED, marker_path, write_scans
+from jaxload.media.part_tables import marker_path, write_scans
 from jaxload.media.parts import file_problem, marked, unchanged
 from jaxload.media.preparation import Preparation
 from jaxload.media.problem import Problem
@@ -21,8 +21,8 @@ class ScanPart:
     preparation: Preparation
     index: int
     files: tuple[MediaFile, ...]
-    deadly: frozenset[str] = frozenset()
-    """Names of files to skip, each of which has killed workers."""
+    poison: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Files to skip because they kill their process: the reason, by name."""
 
     @property
     def marker(self) -> Path:
@@ -54,8 +54,8 @@ class ScanPart:
             # Before the scan: if the file is replaced in between, the next update finds
             # another digest and encodes the file again.
             digests[file.name] = content_digest(path)
-            if file.name in self.deadly:
-                return Problem(name=file.name, reason=DIED)
+            if reason := self.poison.get(file.name):
+                return Problem(name=file.name, reason=reason)
             return scan(path, max_pixels=self.preparation.max_source_pixels)
         except (MediaError, OSError) as error:
             return file_problem(file, error)

@@ -6,15 +6,15 @@ worker starts its next task, so that batches fill up with clips of several tasks
 
 import dataclasses
 import functools
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing import connection
 from typing import Any, Protocol, runtime_checkable
 
-from jaxload.media.child import Child, DiedError
+from jaxload.media.child import Child, DiedError, stop
 from jaxload.media.encode_step import MAX_UNWRITTEN, EncodeStep, LocalStep
 from jaxload.media.encoders import Encoders
+from jaxload.media.file_progress import FileProgress
 from jaxload.media.link import Assigned, FileDone, Link, TaskDone, WantsTask
 
 
@@ -51,7 +51,7 @@ def run_here(
     for task in tasks:
         # The new task goes first: it fills batches that earlier tasks wait for.
         running = _unfinished([iter(task(on_file, step)), *running])
-        while step is not None and step.num_unwritten >= MAX_UNWRITTEN:
+        while step is not None and step.num_unwritten > MAX_UNWRITTEN // 2:
             step.wait()
             running = _unfinished(running)
     while running:
@@ -117,8 +117,10 @@ class _Pool:
         encoders: Encoders | None,
     ):
         self._waiting = deque(enumerate(tasks))
+        self._progress = [FileProgress(on_file) for _ in tasks]
         self._workers: list[_Worker] = []
-        self._on_file = on_file
+        self._released: list[Child] = []
+        """Processes that end by themselves."""
         self._recover = recover
         self._make_step = make_step
         self._encoders = encoders
@@ -129,11 +131,12 @@ class _Pool:
         return bool(self._waiting or self._workers)
 
     def give_tasks(self, num_workers: int) -> None:
-        """Starts missing workers, assigns tasks to free ones, and ends idle ones."""
+        """Starts missing workers, assigns tasks to free ones, releases idle ones."""
         for worker in list(self._workers):
             if worker.current is None and not worker.tasks and not self._waiting:
+                # Not waited for here: meanwhile, encoders would get no batches.
                 self._workers.remove(worker)
-                worker.child.stop()
+                self._release(worker.child)
         num_new = min(num_workers - len(self._workers), len(self._waiting))
         self._workers += [
             _Worker(Child(_work, self._make_step)) for _ in range(num_new)
@@ -165,24 +168,28 @@ class _Pool:
         """Ends all workers."""
         for worker in self._workers:
             worker.child.terminate()
-        for worker in self._workers:
-            worker.child.stop()
+        stop([*self._released, *(worker.child for worker in self._workers)])
+
+    def _release(self, child: Child) -> None:
+        child.release()
+        self._released.append(child)
 
     def _handle(self, worker: _Worker, message: Any) -> None:
-        if isinstance(message, FileDone):
-            self._on_file()
-        elif isinstance(message, WantsTask):
-            worker.current = None
-        elif isinstance(message, TaskDone):
-            del worker.tasks[message.number]
-        else:
-            assert self._encoders is not None
-            self._encoders.handle(worker.child, message)
+        match message:
+            case FileDone(number=number):
+                self._progress[number]()
+            case WantsTask():
+                worker.current = None
+            case TaskDone(number=number):
+                del worker.tasks[number]
+            case _:
+                assert self._encoders is not None
+                self._encoders.handle(worker.child, message)
 
     def _requeue_tasks(self, worker: _Worker, how: str) -> None:
         """Removes a dead worker and puts its tasks back at the front of the queue."""
         self._workers.remove(worker)
-        worker.child.stop()
+        self._release(worker.child)
         if self._encoders is not None:
             self._encoders.forget(worker.child)
         # Blames the task that was decoding, or else the oldest one.
@@ -190,6 +197,7 @@ class _Pool:
         if blamed is None:
             blamed = next(iter(worker.tasks), None)
         for number, task in reversed(worker.tasks.items()):
+            self._progress[number].restart()
             again = self._recover(task, how) if number == blamed else task
             self._waiting.appendleft((number, again))
 
@@ -197,27 +205,18 @@ class _Pool:
 def _work(pipe: connection.Connection, make_step: MakeStep | None) -> None:
     """Main function of a worker process: runs tasks until the pipe is closed."""
     link = Link(pipe)
-    try:
-        step = make_step(link) if make_step else None
-        _serve(link, step)
-    except EOFError:  # The main process has ended, or has stopped this process.
-        raise
-    except Exception as error:
-        error.add_note(traceback.format_exc())
-        link.send(error)
-
-
-def _serve(link: Link, step: EncodeStep | None) -> None:
-    on_file = functools.partial(link.send, FileDone())
+    step = make_step(link) if make_step else None
     running: dict[int, Iterator[None]] = {}
     while True:
         while link.tasks:
             assigned = link.tasks.popleft()
+            number, task = assigned.number, assigned.task
+            on_file = functools.partial(link.send, FileDone(number))
             # The new task goes first: results that arrive while it decodes may finish
             # earlier tasks.
-            running = {assigned.number: iter(assigned.task(on_file, step)), **running}
+            running = {number: iter(task(on_file, step)), **running}
             _advance(link, running)
-            while step is not None and step.num_unwritten >= MAX_UNWRITTEN:
+            while step is not None and step.num_unwritten > MAX_UNWRITTEN // 2:
                 step.wait()
                 _advance(link, running)
             link.send(WantsTask())

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,6 +80,18 @@ class FailsWhileFlagged(HaarCodec):
         """Raises, or encodes."""
         if os.path.exists(os.environ["JAXLOAD_TEST_FLAG"]):
             raise MemoryError("the GPU is full")
+        return super().encode(video)
+
+
+class RecordsModules(HaarCodec):
+    """Writes the names of the imported modules to a file per process."""
+
+    name = "records modules"
+
+    def encode(self, video: np.ndarray) -> np.ndarray:
+        """Writes the names, and encodes."""
+        path = Path(os.environ["JAXLOAD_TEST_MODULES"]) / str(os.getpid())
+        path.write_text("\n".join(sys.modules))
         return super().encode(video)
 
 
@@ -207,6 +220,24 @@ class NoBatch(Batched):
     def batch_size(self, pixels: tuple[int, int, int]) -> int:
         """Returns an invalid size."""
         return 0
+
+
+class BatchedOutOfMemory(Batched):
+    """Raises what PyTorch does on a GPU that is full."""
+
+    name = "too large"
+
+    def encode_batch(self, videos: np.ndarray) -> np.ndarray:
+        """Raises always."""
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+class LargeBatches(Batched):
+    """Asks for more clips per batch than there are."""
+
+    def batch_size(self, pixels: tuple[int, int, int]) -> int:
+        """Returns a large size."""
+        return 100
 
 
 class SlowBatches(Batched):

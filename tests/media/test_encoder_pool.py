@@ -12,8 +12,8 @@ from jaxload.codecs.codec import load_codec
 from jaxload.errors import InputError
 from jaxload.media.batch_encoder import BatchEncoder
 from jaxload.media.batch_queue import Batch
-from jaxload.media.child import Child, DiedError
-from jaxload.media.encoder_pool import Death, EncoderPool, Finished, devices
+from jaxload.media.child import Child, DiedError, stop
+from jaxload.media.encoder_pool import Death, EncoderPool, Finished
 from jaxload.media.encoder_process import serve
 from jaxload.media.remote_step import Offload
 from jaxload.media.shared_memory import SharedMemory
@@ -105,28 +105,19 @@ def test_a_child_killed_in_the_middle_of_a_message_is_dead():
     os.kill(child._process.pid, signal.SIGKILL)
     with pytest.raises(DiedError, match="SIGKILL"):
         child.receive()
-    child.stop()
+    stop([child])
 
 
-@pytest.mark.parametrize(
-    ("visible", "expected"),
-    [
-        (None, ["0", "1"]),
-        ("3,GPU-8", ["3", "GPU-8"]),
-        ("", [None, None]),  # GPUs are hidden on purpose.
-    ],
-)
-def test_several_encoders_have_a_gpu_each(
-    monkeypatch: pytest.MonkeyPatch, visible: str | None, expected: list
-):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert devices(2) == expected
-    assert devices(1) == [None]
+def test_a_process_that_cannot_start_ends_the_others(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    started: list[Child] = []
 
+    def start_once(device: str | None) -> Child:
+        if started:
+            raise OSError("no memory for a process")
+        started.append(start(device))
+        return started[0]
 
-def test_more_encoders_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with pytest.raises(InputError, match="--encoders 2: expected at most 1, one for"):
-        devices(2)
+    with pytest.raises(OSError, match="no memory"):
+        EncoderPool(start_once, 2)
+    assert started[0]._process.exitcode is not None

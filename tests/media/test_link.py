@@ -4,6 +4,7 @@ import multiprocessing
 
 import pytest
 
+from jaxload.media.inbox import PipeClosedError
 from jaxload.media.link import FileDone, Link
 
 
@@ -11,8 +12,8 @@ def test_a_worker_notices_that_the_main_process_has_ended():
     ours, theirs = multiprocessing.Pipe()
     link = Link(theirs)
     ours.close()
-    # Not an OSError, which would be taken for a problem with a media file.
-    with pytest.raises(EOFError, match="main process has ended"):
-        link.send(FileDone())
-    with pytest.raises(EOFError):
-        link.wait()
+    with pytest.raises(PipeClosedError, match="main process has ended"):
+        link.send(FileDone(0))
+    for _ in range(2):
+        with pytest.raises(PipeClosedError):
+            link.wait()

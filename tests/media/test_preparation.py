@@ -188,7 +188,7 @@ def test_a_file_is_left_alone_after_two_deaths_and_no_more(preparation: Preparat
     part.marker.write_text("a.mp4")
     assert recover(part, "killed") == part
     again = recover(part, "killed")
-    assert again.deadly == {"a.mp4"}
+    assert again.poison == {"a.mp4": "its worker died twice"}
     with pytest.raises(InputError, match="die while they read no file"):
         recover(again, "killed")
 

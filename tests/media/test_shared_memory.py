@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 
-from jaxload.media.child import Child
+from jaxload.media.child import Child, stop
 from jaxload.media.shared_memory import Allocator, SharedMemory
 
 
@@ -19,7 +19,7 @@ def test_processes_see_the_same_bytes_and_leave_nothing():
     memory = SharedMemory(16_384)
     child = Child(fill, memory)
     assert child.receive() == "done"
-    child.stop()
+    stop([child])
     np.testing.assert_array_equal(memory.array(8_192, (2, 3)), np.full((2, 3), 7))
     assert memory.array(0, (8_192,)).sum() == 0
     assert set(os.listdir("/dev/shm")) == before

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from jaxload.errors import InputError
+from jaxload.media.child import ChildError
 from jaxload.media.encode_step import EncodeStep
 from jaxload.media.workers import Task, run_in_processes
 
@@ -95,6 +97,112 @@ def test_what_a_task_raises_is_raised_here(tmp_path: Path):
             recover=never,
         )
     assert "in __call__" in error.value.__notes__[0]  # Where it was raised.
+
+
+class Odd(Exception):
+    """Exception that cannot be unpickled, because it needs two arguments."""
+
+    def __init__(self, first: str, second: str):
+        super().__init__(f"{first}, {second}")
+
+
+@dataclasses.dataclass(frozen=True)
+class FailOddly:
+    """Task that raises an exception that cannot be sent to another process."""
+
+    is_local: bool
+
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
+        class LocalError(Exception):
+            pass
+
+        raise LocalError("the reason") if self.is_local else Odd("the", "reason")
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (FailOddly(is_local=False), "^Odd: the, reason"),
+        (FailOddly(is_local=True), "^LocalError: the reason"),
+    ],
+)
+def test_an_exception_of_any_type_arrives_and_blames_no_file(task: Task, message: str):
+    with pytest.raises(ChildError, match=message) as error:
+        run_in_processes([task], num_workers=1, on_file=lambda: None, recover=never)
+    assert "in __call__" in error.value.__notes__[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class DieOnce:
+    """Task of five files that kills its process after three, the first time."""
+
+    flag: Path
+
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
+        for i in range(5):
+            if i == 3 and not self.flag.exists():
+                self.flag.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            on_file()
+        return ()
+
+
+def test_files_of_a_repeated_task_count_once(tmp_path: Path):
+    calls: list[int] = []
+    run_in_processes(
+        [DieOnce(tmp_path / "flag")],
+        num_workers=1,
+        on_file=lambda: calls.append(1),
+        recover=lambda task, how: task,
+    )
+    assert len(calls) == 5
+
+
+@dataclasses.dataclass(frozen=True)
+class EndLate:
+    """Task whose process needs another worker's progress before it can exit."""
+
+    folder: Path
+
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
+        threading.Thread(target=self._linger).start()  # Exiting waits for threads.
+        return ()
+
+    def _linger(self) -> None:
+        threading.main_thread().join()
+        (self.folder / "exits").touch()
+        wait_until((self.folder / "counted").exists)
+        (self.folder / "ended").touch()
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportLate:
+    """Task that reports a file while another worker exits."""
+
+    folder: Path
+
+    def __call__(
+        self, on_file: Callable[[], None], step: EncodeStep | None
+    ) -> Iterable[None]:
+        wait_until((self.folder / "exits").exists)
+        on_file()
+        return ()
+
+
+def test_messages_are_handled_while_an_idle_worker_exits(tmp_path: Path):
+    run_in_processes(
+        [ReportLate(tmp_path), EndLate(tmp_path)],
+        num_workers=2,
+        on_file=(tmp_path / "counted").touch,
+        recover=never,
+    )
+    assert (tmp_path / "ended").exists()
 
 
 PROGRAM = """
