@@ -28,7 +28,7 @@ from jaxload.runs.dataset import geometry_of, make_preparation
 
 AGAIN = "the same command continues"
 
-_SECTIONS = ("data", "shapes", "model.text_dim", "balance.max_buckets")
+_SECTIONS = ("data", "media", "shapes", "model.text_dim", "balance.max_buckets")
 _SHARE = re.compile(r"(\d+)/(\d+)")
 
 
@@ -54,7 +54,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     encoder = load_text_encoder(preparation.text_encoder, preparation.text_dim)
     listing = list_media(
-        preparation.media, args.captions, max_characters=max_characters(encoder)
+        preparation.media,
+        args.captions,
+        max_characters=max_characters(encoder),
+        follow_links=config.media.follow_links,
     )
     prepared = prepare(
         preparation,

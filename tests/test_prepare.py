@@ -134,6 +134,21 @@ def test_what_is_not_kept_is_told_with_its_name(
         assert min(preview.size) > 200
 
 
+def test_links_are_followed_if_the_config_says_so(
+    media: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    folder = tmp_path / "media"
+    folder.mkdir()
+    for name in ("clip0.mp4", "clip2.mp4"):
+        (folder / name).symlink_to(media / name)
+    with pytest.raises(InputError, match=r"link out of .*see media.follow_links: 2\)"):
+        prepare(folder, tmp_path / "out")
+    assert len(report(tmp_path / "out")) == 2
+    again = ("--set", "media.follow_links=True")
+    assert prepare(folder, tmp_path / "out2", *again) == 0
+    assert "kept 2 clips from 2 of 2 files" in capsys.readouterr().out
+
+
 def test_a_video_for_which_there_are_only_still_shapes_is_told(tmp_path: Path):
     (tmp_path / "media").mkdir()
     for i, picture in enumerate(moving_pattern(20, 64, 64)):

@@ -23,6 +23,7 @@ def list_media(
     captions: Path | None = None,
     *,
     max_characters: int = MAX_CHARACTERS,
+    follow_links: bool = False,
 ) -> Listing:
     """Lists the media in a folder and its subfolders, with their captions.
 
@@ -31,9 +32,10 @@ def list_media(
     relative to `directory`, then rows of the metadata files in order of name, with
     paths relative to the metadata file's folder. A metadata file that cannot be read is
     reported and ignored, but `captions` must be readable. Captions are cut to
-    `max_characters`.
+    `max_characters`. Links that lead out of the folder are reported, and ignored
+    unless `follow_links` is set.
     """
-    tree = Tree(directory)
+    tree = Tree(directory, follow_links=follow_links)
     tree.walk()
     if not tree.sizes:
         problem = f" ({tree.problems[0].reason})" if tree.problems else ""

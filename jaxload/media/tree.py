@@ -12,6 +12,8 @@ from jaxload.media.caption_tables import TABLE_NAMES
 from jaxload.media.captions import as_utf8, shown
 from jaxload.media.problem import Problem
 
+OUTSIDE = "link out of the media folder, see media.follow_links"
+
 _TEXT = ".txt"
 # Suffixes of files that are not media. FFmpeg would decode those of the first line as
 # videos of text.
@@ -30,8 +32,10 @@ LITTER = frozenset(
 class Tree:
     """Files below a folder: possible media, caption texts and caption tables."""
 
-    def __init__(self, directory: Path):
+    def __init__(self, directory: Path, *, follow_links: bool):
         self.directory = directory
+        self._root = os.path.realpath(directory)
+        self._follow_links = follow_links
         # Bytes of each possible media file; None if a problem makes the file unusable.
         self.sizes: dict[str, int | None] = {}
         self.times: dict[str, int] = {}  # Time stamps of the usable files.
@@ -76,7 +80,11 @@ class Tree:
     def _add(self, entry: os.DirEntry[str], name: str) -> None:
         if entry.name.startswith(".") or entry.name.lower() in LITTER:
             return
+        is_outside = entry.is_symlink() and self._leads_outside(entry.path)
         try:
+            if entry.is_dir() and is_outside:
+                self._note_outside(entry, name, bad=True)
+                return
             if entry.is_dir():
                 folders = self._links if entry.is_symlink() else self._folders
                 heapq.heappush(folders, name)
@@ -91,11 +99,24 @@ class Tree:
         if as_utf8(name) != name:
             # A manifest is UTF-8 and cannot hold the name.
             self.note(name, "name is not UTF-8", bad=is_media)
+        elif is_outside:
+            self._note_outside(entry, name, bad=is_media)
+            if is_media:
+                self.sizes[name] = None
         elif is_media:
             self._add_media(entry, name)
         elif os.path.isfile(entry.path) or not os.path.exists(entry.path):
             # A broken link is kept: reading it reports the file that has no caption.
             (self.tables if is_table else self.texts).append(name)
+
+    def _leads_outside(self, link: str) -> bool:
+        if self._follow_links:
+            return False
+        target = os.path.realpath(link)
+        return os.path.commonpath([self._root, target]) != self._root
+
+    def _note_outside(self, entry: os.DirEntry[str], name: str, *, bad: bool) -> None:
+        self.note(name, OUTSIDE, f"to {shown(os.readlink(entry.path))}", bad=bad)
 
     def _add_media(self, entry: os.DirEntry[str], name: str) -> None:
         self.sizes[name] = None

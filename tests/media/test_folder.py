@@ -97,7 +97,7 @@ def test_links_are_followed_once(tmp_path: Path):
     for name, target in links.items():
         (media / name).symlink_to(tmp_path / target)
     (tmp_path / "out/deep/loop").symlink_to("..")
-    listing = list_media(media)
+    listing = list_media(media, follow_links=True)
     names = [file.name for file in listing.files]
     assert names == ["b/deep/y.mp4", "b/x.mp4", "file.mp4", "real/a.mp4"]
     reason = "folder is listed already"
@@ -108,6 +108,80 @@ def test_links_are_followed_once(tmp_path: Path):
         ("d", reason, "same folder as b", False),
         ("e", reason, "same folder as the media folder", False),
     ]
+
+
+def test_links_out_of_the_folder_are_told_and_not_followed(tmp_path: Path):
+    # A folder whose name merely begins like the other's.
+    make(tmp_path / "media2", "x.mp4", "deep/y.mp4", secret__txt="not for you")
+    make(tmp_path / "media2", metadata__csv="file,text\na.mp4,1\n")
+    media = make(tmp_path / "media", "a.mp4", "sub/b.mp4", "c.mp4")
+    links = {
+        "folder": "media2",
+        "deep": "media2/deep",
+        "parent": ".",
+        "clip.mp4": "media2/x.mp4",
+        "gone.mp4": "media2/gone.mp4",
+        "a.txt": "media2/secret.txt",
+        "metadata.csv": "media2/metadata.csv",
+        "notes.md": "media2/secret.txt",
+        "inside": "media/sub",
+        "inside.mp4": "media/a.mp4",
+    }
+    for name, target in links.items():
+        (media / name).symlink_to(tmp_path / target)
+    (media / "chain.mp4").symlink_to("clip.mp4")
+    (media / "up.mp4").symlink_to("sub/../../media2/x.mp4")
+    listing = list_media(media)
+    names = dict.fromkeys(["a.mp4", "c.mp4", "inside.mp4", "sub/b.mp4"])
+    assert captions_of(listing) == names
+    reason = "link out of the media folder, see media.follow_links"
+    assert problems_of(listing) == [
+        ("a.txt", reason, f"to {tmp_path}/media2/secret.txt", False),
+        ("chain.mp4", reason, "to clip.mp4", True),
+        ("clip.mp4", reason, f"to {tmp_path}/media2/x.mp4", True),
+        ("deep", reason, f"to {tmp_path}/media2/deep", True),
+        ("folder", reason, f"to {tmp_path}/media2", True),
+        ("gone.mp4", reason, f"to {tmp_path}/media2/gone.mp4", True),
+        ("inside", "folder is listed already", "same folder as sub", False),
+        ("metadata.csv", reason, f"to {tmp_path}/media2/metadata.csv", False),
+        ("parent", reason, f"to {tmp_path}", True),
+        ("up.mp4", reason, "to sub/../../media2/x.mp4", True),
+    ]
+    assert listing.num_found == 4 + 7
+    followed = {file.name for file in list_media(media, follow_links=True).files}
+    assert {"chain.mp4", "clip.mp4", "deep/y.mp4", "folder/x.mp4"} <= followed
+
+
+def test_a_folder_of_nothing_but_links_out_of_it_is_an_error(tmp_path: Path):
+    make(tmp_path / "other", "a.mp4")
+    make(tmp_path / "media")
+    (tmp_path / "media").mkdir()
+    (tmp_path / "media" / "folder").symlink_to(tmp_path / "other")
+    with pytest.raises(InputError, match=r"found none \(link out of .*follow_links\)"):
+        list_media(tmp_path / "media")
+
+
+def test_loops_of_links_end(tmp_path: Path):
+    media = make(tmp_path / "media", "a.mp4", "sub/deep/b.mp4")
+    for name, target in {
+        "here": ".",
+        "sub/up": "..",
+        "sub/deep/top": "../..",
+        "self": "self",
+        "self.mp4": "self.mp4",
+        "one": "two",
+        "two": "one",
+    }.items():
+        (media / name).symlink_to(target)
+    listed = "folder is listed already"
+    for follow in (False, True):
+        listing = list_media(media, follow_links=follow)
+        assert [file.name for file in listing.files] == ["a.mp4", "sub/deep/b.mp4"]
+        reasons = {name: reason for name, reason, *_ in problems_of(listing)}
+        assert reasons == {
+            **dict.fromkeys(["here", "sub/up", "sub/deep/top"], listed),
+            **dict.fromkeys(["self", "self.mp4", "one", "two"], "broken link"),
+        }
 
 
 def test_broken_links_and_odd_files_are_told(tmp_path: Path):
@@ -337,7 +411,11 @@ def test_rows_may_spell_paths_in_several_ways(tmp_path: Path, path: str, file: s
 
 
 @pytest.mark.parametrize(
-    "path", ["../a.mp4", "x/../../media/a.mp4", "..", "/a.mp4", "OTHER/a.mp4", r"..\a"]
+    "path",
+    [
+        *("../a.mp4", "x/../../media/a.mp4", "..", "/a.mp4", "OTHER/a.mp4"),
+        *(r"..\a", r"x\..\..\a.mp4", r"x/..\../a.mp4", r"\a.mp4", "//a.mp4"),
+    ],
 )
 def test_rows_may_not_lead_outside(tmp_path: Path, path: str):
     # A folder whose name merely begins like the other's.
@@ -348,6 +426,19 @@ def test_rows_may_not_lead_outside(tmp_path: Path, path: str):
     assert captions_of(listing) == {"a.mp4": None}
     reason = "path leads outside the folder"
     assert problems_of(listing) == [(path, reason, "metadata.csv, line 2", False)]
+
+
+@pytest.mark.parametrize(
+    "path", ["link/a.mp4", r"link\a.mp4", "LINK/a.mp4", "file.mp4", "link/../a.mp4"]
+)
+def test_rows_may_not_lead_outside_through_links(tmp_path: Path, path: str):
+    make(tmp_path / "other", "a.mp4")
+    root = make(tmp_path / "media", "b.mp4")
+    (root / "link").symlink_to(tmp_path / "other")
+    (root / "file.mp4").symlink_to(tmp_path / "other" / "a.mp4")
+    make(root, metadata__csv=f"file,text\n{path.replace('LINK', f'{root}/link')},it\n")
+    listing = list_media(root)
+    assert captions_of(listing) == {"b.mp4": None}
 
 
 def test_a_row_may_lead_up_within_the_folder(tmp_path: Path):
