@@ -1,11 +1,14 @@
 """Tests of `python -m jaxload.sample`."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
 
+from jaxload import export as export_command
 from jaxload import sample as sample_command
 from jaxload import train as train_command
 from jaxload.config import Config
@@ -14,6 +17,7 @@ from jaxload.runs.workdir import WorkDir
 from jaxload.sample import file_name
 from jaxload.sampling.config import SampleConfig
 from jaxload.training.events import STEP, read_events
+from tests.training.damage import cut
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +64,24 @@ def test_the_same_sample_as_at_the_end_of_training(workdir: Path, tmp_path: Path
     out = tmp_path / "same.gif"
     assert sample_command.main(["--workdir", str(workdir), "--out", str(out)]) == 0
     assert out.read_bytes() == (workdir / "sample.gif").read_bytes()
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    workdir: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    copy = shutil.copytree(workdir, tmp_path / "run")
+    arguments = ["--workdir", str(copy)]
+    damaged = [copy / "checkpoints" / step / "state" / "_METADATA" for step in "43"]
+    cut(damaged[0])
+    assert export_command.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert re.search(rf"^{damaged[0]}: expected .*; trying the .* 3$", printed, re.M)
+    assert printed.endswith("weights: step 3\n")
+    cut(damaged[1])
+    for main in (sample_command.main, export_command.main):
+        with pytest.raises(InputError, match=rf"{damaged[1]}: expected.*restore it"):
+            main(arguments)
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path):

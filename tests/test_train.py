@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -26,6 +27,7 @@ from jaxload.ops import _ffi
 from jaxload.runs.workdir import WorkDir
 from jaxload.training.events import STEP, Event, read_events
 from tests.data.datasets import write_as_one_shard
+from tests.training.damage import flip
 
 DEBUG = Path(__file__).parents[1] / "configs" / "debug.py"
 NUM_STEPS = 24
@@ -228,6 +230,62 @@ def test_a_second_resume_goes_further(finished, data: Path, tmp_path: Path):
         assert result.returncode == 0, result.stderr
         assert len(losses(workdir)) == num_steps
     assert losses(workdir) == losses(unbroken)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_named_and_the_one_before_continues(
+    finished, data: Path, tmp_path: Path
+):
+    unbroken, _ = finished
+    workdir, every = tmp_path / "run", ("--set", "train.checkpoint_every=4")
+    first = run(*every, "--set", "train.num_steps=8", data=data, workdir=workdir)
+    assert first.returncode == 0, first.stderr
+    array = max((workdir / "checkpoints" / "8").rglob("d/*"), key=lambda p: p.name)
+    flip(array, bit=333)
+    result = run(*every, "--resume", data=data, workdir=workdir)
+    assert result.returncode == 0, result.stderr
+    assert re.search(rf"^{array}: expected .*; trying the .* 4$", result.stdout, re.M)
+    assert "resuming at step 4" in result.stdout
+    assert losses(workdir) == losses(unbroken)
+    names = {path.name for path in (workdir / "checkpoints").iterdir()}
+    assert names == {"20", str(NUM_STEPS), "8.damaged"}
+
+
+DISK_FULL_AT_STEP_8 = """
+import resource, sys
+from jaxload import command, train
+from jaxload.training.checkpoint import Checkpoints
+
+save = Checkpoints.save
+def save_with_little_room(self, step, *args):
+    if step == 8:  # Enough for metrics, but not for arrays.
+        self._finish()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    save(self, step, *args)
+
+Checkpoints.save = save_with_little_room
+command.run("jaxload.train", train.main)
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_one_line_and_loses_no_checkpoint(
+    finished, data: Path, tmp_path: Path
+):
+    workdir, every = tmp_path / "run", ("--set", "train.checkpoint_every=4")
+    _, _, _, *args = command(*every, data=data, workdir=workdir)
+    result = subprocess.run(
+        [sys.executable, "-c", DISK_FULL_AT_STEP_8, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    line = error_line(result)
+    assert f"{workdir / 'checkpoints' / '8'}: cannot be written (File too la" in line
+    again = run(*every, "--resume", data=data, workdir=workdir)
+    assert again.returncode == 0, again.stderr
+    assert "resuming at step 4" in again.stdout
+    assert losses(workdir) == losses(finished[0])
 
 
 @pytest.mark.slow

@@ -25,6 +25,7 @@ from jaxload.runs.setup import local_compiler, this_placement, trainer_of
 from jaxload.runs.workdir import WorkDir
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import enable_compile_cache
+from jaxload.training.intact import check_frozen, newest_intact
 from jaxload.training.lowering import Lowering
 
 _ENLARGE = 4
@@ -35,7 +36,7 @@ def sample(config: Config, workdir: WorkDir, path: Path, console: Console) -> No
     check_sizes(config)  # Refuses a sample.shape that the model cannot take.
     enable_compile_cache(workdir.compile_cache)
     lowering = Lowering(trainer_of(config), this_placement(config))
-    model, _ = _newest_model(config, lowering, workdir)
+    model, _ = _newest_model(config, lowering, workdir, console)
     group = lowering.placement.local_groups[0]
     with phase(console, "compiling", 1) as advance:
         sampler = local_compiler(config, lowering).lower(SAMPLE).compile()
@@ -54,7 +55,7 @@ def export(
     """
     weights_of(config.model)  # Refuses a family without weight files at once.
     lowering = Lowering(trainer_of(config), this_placement(config))
-    model, step = _newest_model(config, lowering, workdir)
+    model, step = _newest_model(config, lowering, workdir, console)
     with phase(console, "writing", 1) as advance:
         graphdef = lowering.trainer.graphdef("none")
         weights.save(nnx.merge(graphdef, *model), path, names=names)
@@ -63,18 +64,19 @@ def export(
 
 
 def _newest_model(
-    config: Config, lowering: Lowering, workdir: WorkDir
+    config: Config, lowering: Lowering, workdir: WorkDir, console: Console
 ) -> tuple[tuple[Any, Any], int]:
-    """Returns `TrainState.model` and the step of the newest checkpoint."""
-    with Checkpoints(
-        workdir.checkpoints, keep=config.train.keep_checkpoints
-    ) as checkpoints:
-        step = checkpoints.latest_step()
-        if step is None:
-            raise InputError(
-                f"work directory {workdir.path}: expected a checkpoint, found none; "
-                "train the run further first"
-            )
+    """Returns `TrainState.model` and the step of the newest intact checkpoint."""
+    step = newest_intact(workdir.checkpoints, console)
+    if step is None:
+        raise InputError(
+            f"work directory {workdir.path}: expected a checkpoint, found none; train "
+            "the run further first"
+        )
+    if config.model.lora_rank:
+        check_frozen(workdir.checkpoints, console)
+    keep = config.train.keep_checkpoints
+    with Checkpoints(workdir.checkpoints, keep=keep) as checkpoints:
         return checkpoints.restore_model(step, lowering.state), step
 
 

@@ -20,9 +20,9 @@ from jaxload.runs.outputs import draw_sample
 from jaxload.runs.planned import recorded_plan, settle_plan
 from jaxload.runs.programs import check_bytes, compile_run
 from jaxload.runs.setup import local_hardware, this_placement
-from jaxload.runs.start import begin, check_start, find_origin
+from jaxload.runs.start import begin, check_start, find_start
 from jaxload.runs.workdir import WorkDir
-from jaxload.training.checkpoint import Checkpoints, check_frozen
+from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import enable_compile_cache
 from jaxload.training.engine import Engine
 from jaxload.training.events import (
@@ -34,6 +34,7 @@ from jaxload.training.events import (
     Sinks,
     read_events,
 )
+from jaxload.training.intact import clear_the_way
 from jaxload.training.loop import run_steps
 from jaxload.training.optimizer import check_param_groups
 
@@ -46,10 +47,8 @@ def train(
     enable_compile_cache(workdir.compile_cache)
     placement = this_placement(config)
     check_capacity(config.balance.max_bytes, placement.mesh.local_devices)
-    origin = find_origin(config, workdir)
+    origin, start = find_start(config, workdir, console)
     check_start(config, origin)
-    if origin == "checkpoint" and config.model.lora_rank:
-        check_frozen(workdir.checkpoints)
     hardware = local_hardware(config, placement)
     lowering, compiler = hardware.lowering, hardware.compiler
     assert lowering is not None
@@ -78,13 +77,13 @@ def train(
     # --- State and loop: from here on, the work directory holds a run ---
     workdir.begin(config)
     write_atomically(workdir.plan, to_json(plan))
+    clear_the_way(workdir.checkpoints, start)
     schedule = plan.schedule(config.train.seed)
     with Checkpoints(
         workdir.checkpoints, keep=config.train.keep_checkpoints
     ) as checkpoints:
-        start = checkpoints.latest_step() or 0
         state, sums = begin(
-            origin, programs.init, config, lowering, checkpoints, console
+            origin, start, programs.init, config, lowering, checkpoints, console
         )
         engine = Engine(placement, programs.micro_steps, programs.update, state, sums)
         del state, sums  # The engine donates their arrays.

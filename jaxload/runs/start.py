@@ -10,15 +10,24 @@ from jaxload.errors import InputError
 from jaxload.models import ModelConfig, family_of, weights
 from jaxload.runs.workdir import WorkDir
 from jaxload.training.checkpoint import Checkpoints
+from jaxload.training.intact import check_frozen, newest_intact
 from jaxload.training.lowering import Lowering, Origin
 from jaxload.training.step import Sums, TrainState, split_trained
 
 
-def find_origin(config: Config, workdir: WorkDir) -> Origin:
-    """Returns the source of the run's initial state."""
-    if workdir.has_checkpoint:
-        return "checkpoint"
-    return "weights" if config.train.weights else "noise"
+def find_start(
+    config: Config, workdir: WorkDir, console: Console
+) -> tuple[Origin, int]:
+    """Returns the source of the run's initial state, and the number of steps done.
+
+    Checks all files of the checkpoint; if one is damaged, takes an earlier checkpoint.
+    """
+    done = newest_intact(workdir.checkpoints, console)
+    if done is None:
+        return "weights" if config.train.weights else "noise", 0
+    if config.model.lora_rank:
+        check_frozen(workdir.checkpoints, console)
+    return "checkpoint", done
 
 
 def check_start(config: Config, origin: Origin) -> None:
@@ -60,6 +69,7 @@ def _check_conditions(model: ModelConfig) -> None:
 
 def begin(
     origin: Origin,
+    done: int,
     init: Compiled,
     config: Config,
     lowering: Lowering,
@@ -70,6 +80,7 @@ def begin(
 
     Args:
         origin: Source of the state.
+        done: Steps done: the checkpoint to restore, if it is the origin.
         init: Compiled `Lowering.init` of the same origin.
         config: Config of the run.
         lowering: Programs of the run.
@@ -77,9 +88,8 @@ def begin(
         console: Shows progress.
     """
     if origin == "checkpoint":
-        sums, step = init(), checkpoints.latest_step()
-        assert step is not None
-        return checkpoints.restore(step, lowering.state), sums
+        sums = init()
+        return checkpoints.restore(done, lowering.state), sums
     given = load_start(config, lowering, console) if origin == "weights" else ()
     state, sums = init(*given)  # Donates the arrays of `given`.
     if jax.tree.leaves(state.frozen):

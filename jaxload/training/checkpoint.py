@@ -1,6 +1,11 @@
 """Checkpoints: training state and data position, written in the background."""
 
+import contextlib
 import dataclasses
+import os
+import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,73 +14,108 @@ import orbax.checkpoint as ocp
 
 from jaxload.errors import InputError
 from jaxload.parallel.mesh import REPLICA_AXIS
+from jaxload.training import orbax_noise
+from jaxload.training.digests import FILE_NAME, MARK, seal_digests, write_digests
+from jaxload.training.intact import DATA, FROZEN, STATE, UNFINISHED
 from jaxload.training.step import TrainState
-
-_STATE = "state"
-_DATA = "data"
-_FROZEN = "frozen"
 
 
 class Checkpoints:
-    """The checkpoints of a run; a resumed run starts from the newest complete one.
+    """The checkpoints of a run.
 
     Frozen parameters never change, so they are stored once, beside the checkpoints.
+    Each checkpoint has digests of its files, written before it counts as complete;
+    `jaxload.training.intact` compares them.
     """
 
     def __init__(self, directory: Path, *, keep: int):
+        orbax_noise.silence()
+        self._directory = directory.resolve()
         self._manager = ocp.CheckpointManager(
-            directory.resolve(),
+            self._directory,
             item_handlers={
-                _STATE: _array_handler(),
-                _DATA: ocp.JsonCheckpointHandler(),
+                STATE: _array_handler(),
+                DATA: ocp.JsonCheckpointHandler(),
             },
-            options=ocp.CheckpointManagerOptions(max_to_keep=keep, create=True),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep,
+                create=True,
+                # Metadata of older checkpoints is not needed, and may be damaged.
+                lightweight_initialize=True,
+                async_options=ocp.options.AsyncOptions(
+                    # Called in the background, before the directory gets its name.
+                    post_finalization_callback=self._write_digests
+                ),
+            ),
         )
-        self._frozen_path = directory.resolve() / _FROZEN
+        self._newest = self._directory  # Saved last by this process.
+        self._is_unfinished = False
+        self._failed: Path | None = None
         self._frozen = ocp.Checkpointer(_array_handler())
-
-    def latest_step(self) -> int | None:
-        """Returns the step of the newest complete checkpoint; None if there is none."""
-        return self._manager.latest_step()
 
     def save_frozen(self, state: TrainState) -> None:
         """Writes the frozen parameters of a run, before its first checkpoint.
 
         Returns when they are complete on disk, since every checkpoint needs them.
         """
-        assert self.latest_step() is None
-        self._frozen.save(
-            self._frozen_path,
-            args=ocp.args.PyTreeSave({_FROZEN: state.frozen}),
-            force=True,  # A killed run may have left some before its first checkpoint.
-        )
+        assert self._manager.latest_step() is None
+        path = self._directory / FROZEN
+        with self._writing(path):
+            self._frozen.save(
+                path,
+                args=ocp.args.PyTreeSave({FROZEN: state.frozen}),
+                force=True,  # A killed run may have left some.
+                custom_metadata=MARK,
+            )
+            write_digests(path)
+            seal_digests(path)
 
     def save(self, step: int, state: TrainState, data: dict[str, Any]) -> None:
         """Copies the trained state to the host, and writes it in the background.
 
         `data` is the state of the iterator over micro-batches, the same on every host.
         """
-        assert _is_empty(state.frozen) or self._frozen_path.exists()
+        assert _is_empty(state.frozen) or (self._directory / FROZEN).exists()
         # Not views, which every group would write under the same names.
         assert all(
             REPLICA_AXIS in leaf.sharding.mesh.axis_names
             for leaf in jax.tree.leaves(state)
         )
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                **{
-                    _STATE: ocp.args.PyTreeSave(_tree(state)),
-                    _DATA: ocp.args.JsonSave(data),
-                }
-            ),
-        )
+        self._finish()
+        self._newest = self._path(step)
+        with self._writing(self._newest):
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    **{
+                        STATE: ocp.args.PyTreeSave(_tree(state)),
+                        DATA: ocp.args.JsonSave(data),
+                    }
+                ),
+                custom_metadata=MARK,
+            )
+        self._is_unfinished = True
+
+    def _write_digests(self) -> None:
+        write_digests(_unfinished(self._newest))
+
+    def _finish(self) -> None:
+        """Waits for the checkpoint being written, and completes its digests."""
+        if not self._is_unfinished:
+            return
+        self._is_unfinished = False
+        with self._writing(self._newest):
+            self._manager.wait_until_finished()
+            seal_digests(self._newest)
+
+    def _path(self, step: int) -> Path:
+        return self._directory / str(step)
 
     def restore(self, step: int, like: TrainState) -> TrainState:
         """Reads a state with the shapes, types and shardings of `like`."""
         frozen = self._restore_frozen(like.frozen)
         found = self._restore(step, _tree(like), partial=False)
-        return TrainState(**found | {_FROZEN: frozen})
+        return TrainState(**found | {FROZEN: frozen})
 
     def restore_model(self, step: int, like: TrainState) -> tuple[Any, Any]:
         """Reads only `TrainState.model`; the optimizer state is twice as large."""
@@ -86,39 +126,91 @@ class Checkpoints:
     def _restore(
         self, step: int, like: dict[str, Any], *, partial: bool
     ) -> dict[str, Any]:
-        args = ocp.args.Composite(**{_STATE: _restore_args(like, partial=partial)})
-        return self._manager.restore(step, args=args)[_STATE]
+        args = ocp.args.Composite(**{STATE: _restore_args(like, partial=partial)})
+        with _unchecked_damage(self._path(step)):
+            return self._manager.restore(step, args=args)[STATE]
 
     def _restore_frozen(self, like: Any) -> Any:
         if _is_empty(like):
             return like
-        check_frozen(self._frozen_path.parent)
-        args = _restore_args({_FROZEN: like}, partial=False)
-        return self._frozen.restore(self._frozen_path, args=args)[_FROZEN]
+        args = _restore_args({FROZEN: like}, partial=False)
+        path = self._directory / FROZEN
+        with _unchecked_damage(path):
+            return self._frozen.restore(path, args=args)[FROZEN]
 
     def restore_data(self, step: int) -> dict[str, Any]:
         """Reads the state of the iterator over micro-batches."""
-        args = ocp.args.Composite(**{_DATA: ocp.args.JsonRestore()})
-        return self._manager.restore(step, args=args)[_DATA]
+        args = ocp.args.Composite(**{DATA: ocp.args.JsonRestore()})
+        return self._manager.restore(step, args=args)[DATA]
 
     def __enter__(self) -> "Checkpoints":
         return self
 
     def __exit__(self, *_):
         # Also after an error, so that a checkpoint in progress is not lost.
-        self._manager.wait_until_finished()
-        self._manager.close()
-        self._frozen.close()
+        try:
+            self._finish()
+        finally:
+            with contextlib.closing(self._frozen):
+                self._close_manager()
+
+    def _close_manager(self) -> None:
+        try:
+            self._manager.close()
+        except Exception as error:  # The error of a failed write may be raised again.
+            if self._failed is None or _reason(error) is None:
+                raise
+        finally:
+            if self._failed is not None:  # The disk may be full.
+                shutil.rmtree(_unfinished(self._failed), ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
+        """Turns an error of the file system into one line."""
+        try:
+            yield
+        except Exception as error:
+            reason = _reason(error)
+            if reason is None:
+                raise
+            self._failed = path
+            raise InputError(
+                f"{path}: cannot be written ({reason}); the checkpoints before it are "
+                "complete; make room, then continue with --resume"
+            ) from error
 
 
-def check_frozen(directory: Path) -> None:
-    """Refuses checkpoints of adapters whose frozen parameters are missing."""
-    path = directory / _FROZEN
-    if not path.exists():
+def _unfinished(path: Path) -> Path:
+    """Returns the name that Orbax gives to a directory until it is complete."""
+    return path.with_name(path.name + UNFINISHED)
+
+
+_OS_ERROR = re.compile(r"\[os_error_code='(\d+)'")
+
+
+def _reason(error: BaseException | None) -> str | None:
+    """Returns the operating system's message in an error of Orbax, if there is one."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, InputError):
+        return _reason(error.__cause__)
+    found = _OS_ERROR.search(str(error))  # Errors of TensorStore are ValueErrors.
+    return os.strerror(int(found[1])) if found else None
+
+
+@contextlib.contextmanager
+def _unchecked_damage(directory: Path) -> Iterator[None]:
+    """Names a checkpoint of an older version, without digests, that is damaged."""
+    try:
+        yield
+    except Exception as error:
+        if (directory / FILE_NAME).exists():  # Checked, and intact.
+            raise
+        lines = str(error).splitlines() or [type(error).__name__]
         raise InputError(
-            f"{path}: expected the frozen parameters of the run, found nothing; "
-            "restore the directory, or choose another --workdir"
-        )
+            f"{directory}: cannot be restored ({lines[0]:.200}); remove it to continue "
+            "from the checkpoint before it, or choose another --workdir"
+        ) from error
 
 
 def _array_handler() -> ocp.PyTreeCheckpointHandler:
@@ -143,4 +235,4 @@ def _is_empty(tree: Any) -> bool:
 def _tree(state: TrainState) -> dict[str, Any]:
     """Returns the contents of a checkpoint: the state without frozen parameters."""
     fields = dataclasses.fields(state)
-    return {field.name: getattr(state, field.name) for field in fields} | {_FROZEN: {}}
+    return {field.name: getattr(state, field.name) for field in fields} | {FROZEN: {}}

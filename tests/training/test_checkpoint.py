@@ -1,6 +1,11 @@
 """Tests of jaxload.training.checkpoint."""
 
+import contextlib
 import dataclasses
+import os
+import resource
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +17,7 @@ from flax import nnx
 
 from jaxload import config as config_lib
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.models import make_model
 from jaxload.parallel.config import MeshConfig
@@ -19,10 +25,11 @@ from jaxload.parallel.placement import place
 from jaxload.runs.setup import this_placement, trainer_of
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.compile import CompileCounter
+from jaxload.training.intact import clear_the_way, newest_intact
 from jaxload.training.lowering import Lowering
 from jaxload.training.step import TrainState, split_trained
+from tests.training.damage import save_steps
 
-DATA = {"step": 28}
 GROUPS = (MeshConfig(replica=2), 2)
 OTHER_PLACEMENTS = {
     "fsdp": (MeshConfig(fsdp=2), 2),
@@ -65,21 +72,20 @@ def adapted_state(config: Config, seed: int) -> TrainState:
 
 
 def latest(directory: Path) -> int | None:
-    with Checkpoints(directory, keep=2) as checkpoints:
-        return checkpoints.latest_step()
+    return newest_intact(directory, Console(quiet=True))
 
 
 def test_round_trip_bit_for_bit(
     debug_config: Config, state: TrainState, tmp_path: Path
 ):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
-        checkpoints.save(7, state, DATA)
+        checkpoints.save(7, state, {"step": 7})
     assert latest(tmp_path) == 7
     like = abstract_state(debug_config)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         restored = checkpoints.restore(7, like)
         model = checkpoints.restore_model(7, like)
-        assert checkpoints.restore_data(7) == DATA
+        assert checkpoints.restore_data(7) == {"step": 7}
     assert_same(restored, state)
     assert_same(model, state.model)
 
@@ -114,7 +120,7 @@ def saved(grouped: TrainState, tmp_path_factory: pytest.TempPathFactory) -> Path
     """Writes a checkpoint of two groups; returns its directory."""
     directory = tmp_path_factory.mktemp("grouped")
     with Checkpoints(directory, keep=1) as checkpoints:
-        checkpoints.save(1, grouped, DATA)
+        checkpoints.save(1, grouped, {"step": 1})
     return directory
 
 
@@ -130,7 +136,7 @@ def test_two_groups_resume_on_other_placements_and_back(
         there = checkpoints.restore(1, like)
     assert_same(there, jax.device_put(grouped, shardings))
     with Checkpoints(tmp_path, keep=1) as checkpoints:
-        checkpoints.save(2, there, DATA)
+        checkpoints.save(2, there, {"step": 2})
     with Checkpoints(tmp_path, keep=1) as checkpoints:
         back = checkpoints.restore(2, state_on(debug_config, *GROUPS))
     assert_same(back, grouped)
@@ -139,7 +145,7 @@ def test_two_groups_resume_on_other_placements_and_back(
 def test_keeps_the_newest(state: TrainState, tmp_path: Path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         for step in (1, 2, 3):
-            checkpoints.save(step, state, DATA)
+            checkpoints.save(step, state, {"step": step})
     assert sorted(p.name for p in tmp_path.iterdir() if p.name.isdigit()) == ["2", "3"]
 
 
@@ -148,7 +154,7 @@ def test_an_error_does_not_lose_the_checkpoint_being_written(
 ):
     def save_and_fail() -> None:
         with Checkpoints(tmp_path, keep=2) as checkpoints:
-            checkpoints.save(5, state, DATA)
+            checkpoints.save(5, state, {"step": 5})
             raise RuntimeError("something else")
 
     with pytest.raises(RuntimeError, match="something else"):
@@ -160,7 +166,7 @@ def test_a_checkpoint_that_was_not_finished_does_not_count(
     state: TrainState, tmp_path: Path
 ):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
-        checkpoints.save(1, state, DATA)
+        checkpoints.save(1, state, {"step": 1})
     (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
     assert latest(tmp_path) == 1
 
@@ -175,15 +181,15 @@ def test_frozen_parameters_lie_beside_the_checkpoints_once(
     with Checkpoints(tmp_path, keep=2) as checkpoints, CompileCounter() as compiles:
         checkpoints.save_frozen(adapted)
         for step in (1, 2):
-            checkpoints.save(step, adapted, DATA)
+            checkpoints.save(step, adapted, {"step": step})
     assert compiles.count == 0
     stored = ocp.PyTreeCheckpointer().metadata(tmp_path / "2" / "state").item_metadata
     assert stored is not None
     expected = jax.tree.leaves(dataclasses.replace(adapted, frozen=None))
     assert len(jax.tree.leaves(stored.tree)) == len(expected)
     like = abstract_state(adapted_config)
+    assert latest(tmp_path) == 2
     with Checkpoints(tmp_path, keep=2) as checkpoints:
-        assert checkpoints.latest_step() == 2
         assert_same(checkpoints.restore(2, like), adapted)
         assert_same(checkpoints.restore_model(2, like), adapted.model)
 
@@ -195,11 +201,11 @@ def test_frozen_parameters_of_a_start_without_a_checkpoint_are_replaced(
     like = abstract_state(adapted_config)
     other = adapted_state(adapted_config, seed=4)
     for state in (other, adapted):
+        assert latest(tmp_path) is None
         with Checkpoints(tmp_path, keep=2) as checkpoints:
-            assert checkpoints.latest_step() is None
             checkpoints.save_frozen(state)
     with Checkpoints(tmp_path, keep=2) as checkpoints:
-        checkpoints.save(1, adapted, DATA)
+        checkpoints.save(1, adapted, {"step": 1})
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         assert_same(checkpoints.restore(1, like), adapted)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "frozen"]
@@ -210,13 +216,62 @@ def test_no_checkpoint_is_without_its_frozen_parameters(
 ):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         with pytest.raises(AssertionError):
-            checkpoints.save(1, adapted, DATA)
+            checkpoints.save(1, adapted, {"step": 1})
         checkpoints.save_frozen(adapted)
-        checkpoints.save(1, adapted, DATA)
-    (tmp_path / "frozen").rename(tmp_path / "elsewhere")
-    like = abstract_state(adapted_config)
-    with (
-        Checkpoints(tmp_path, keep=2) as checkpoints,
-        pytest.raises(InputError, match="frozen: expected the frozen parameters of "),
-    ):
-        checkpoints.restore(1, like)
+        checkpoints.save(1, adapted, {"step": 1})
+
+
+@contextlib.contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """Makes every write beyond a number of bytes of a file fail."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("size", [0, 20, 200, 500, 1_000, 2_000])
+def test_a_write_that_fails_is_one_line_and_leaves_the_older_checkpoint(
+    tmp_path: Path, capfd: pytest.CaptureFixture, size: int
+):
+    save_steps(tmp_path, 1)
+    with largest_file(size), pytest.raises(InputError) as caught:
+        save_steps(tmp_path, 2)
+    assert str(caught.value) == (
+        f"{tmp_path / '2'}: cannot be written (File too large); the checkpoints "
+        "before it are complete; make room, then continue with --resume"
+    )
+    assert latest(tmp_path) == 1
+    assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """Mounts a file system of 256 KB, if this process may."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(path)]
+    if os.getuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("only root may mount a file system")
+    yield path
+    subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_full_disk_is_one_line_and_leaves_the_older_checkpoint(
+    small_disk: Path, capfd: pytest.CaptureFixture
+):
+    save_steps(small_disk, 1)
+    ballast = small_disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4_096))
+    with pytest.raises(InputError, match=r"2: cannot be written \(No space left on d"):
+        save_steps(small_disk, 2)
+    assert latest(small_disk) == 1
+    ballast.unlink()
+    clear_the_way(small_disk, 1)
+    save_steps(small_disk, 3)
+    assert latest(small_disk) == 3
+    assert "Traceback" not in capfd.readouterr().err
