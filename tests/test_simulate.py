@@ -90,17 +90,16 @@ def test_the_schedule_can_be_checked_by_another_program(
             frames, height, width = (micro[k] for k in ("frames", "height", "width"))
             assert (frames % 4, height % 16, width % 16) == (1, 0, 0)
             assert micro["tokens"] == (frames // 4 + 1) * height * width // 256
-            assert len(micro["ids"]) == micro["batch"]
+            assert len(micro["ids"]) == len(micro["starts"]) == micro["batch"]
             cost[entry["step"], entry["replica"]] += micro["batch"] * flops(
                 micro["tokens"]
             )
-            for name in micro["ids"]:
-                seen[name] += 1
-                base, _, start = name.partition("@")
-                num_frames, row_height, row_width, fps = map(float, rows[base])
+            for name, start in zip(micro["ids"], micro["starts"], strict=True):
+                seen[name, start] += 1
+                num_frames, row_height, row_width, fps = map(float, rows[name])
                 if num_frames > 1:
                     num_frames = (num_frames - 1) * 16 // fps + 1
-                assert int(start or 0) + frames <= num_frames
+                assert start + frames <= num_frames
                 assert max(height / row_height, width / row_width) <= 1.2
     assert max(seen.values()) == 1
     idle = 1 - cost.mean(axis=1).sum() / cost.max(axis=1).sum()

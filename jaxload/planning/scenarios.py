@@ -24,13 +24,15 @@ from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import analytic_cost
+from jaxload.planning.clip_ids import ClipIds
 from jaxload.planning.costs import measured_cost, read_calibration
 from jaxload.planning.memory import TokenMemory
 from jaxload.planning.samples import surveyed_samples
-from jaxload.planning.survey import sample_ids, survey_manifest
+from jaxload.planning.survey import survey_manifest
 from jaxload.seed import check_seed
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import Geometry
+from jaxload.shapes.shape import Shape
 
 _WITH_SCHEDULE = ("mixed", "lockstep")
 
@@ -183,24 +185,31 @@ def _write_schedule(
     console: Console,
 ) -> None:
     shapes = scenario.cover.shapes
-    ids = sample_ids(options.workload, options.rules, shapes, options.geometry)
-    by_shape = dict(zip(shapes, ids, strict=True))
+    ids = ClipIds(options.workload, options.rules, shapes, options.geometry)
     with phase(console, f"writing {path}", options.num_steps) as advance:
 
         def lines() -> Iterator[str]:
             for step in range(options.num_steps):
                 for replica in range(scenario.num_replicas):
-                    yield json.dumps(_row(schedule, step, replica, by_shape)) + "\n"
+                    row = _row(schedule, step, replica, shapes, ids)
+                    yield json.dumps(row) + "\n"
                 advance()
 
         write_atomically(path, lines())
 
 
-def _row(schedule: Lockstep | Mixed, step: int, replica: int, ids: dict) -> dict:
+def _row(
+    schedule: Lockstep | Mixed,
+    step: int,
+    replica: int,
+    shapes: tuple[Shape, ...],
+    clip_ids: ClipIds,
+) -> dict:
     micro = []
     for micro_batch in schedule.micro_batches(step, replica):
         bucket = schedule.buckets[micro_batch.bucket]
         frames, height, width = bucket.shape.pixels
+        ids, starts = clip_ids.look_up(shapes.index(bucket.shape), micro_batch.members)
         micro.append(
             {
                 "frames": frames,
@@ -208,7 +217,8 @@ def _row(schedule: Lockstep | Mixed, step: int, replica: int, ids: dict) -> dict
                 "width": width,
                 "tokens": bucket.shape.tokens,
                 "batch": bucket.batch,
-                "ids": [ids[bucket.shape][m] for m in micro_batch.members.tolist()],
+                "ids": ids,
+                "starts": starts,
             }
         )
     return {"step": step, "replica": replica, "micro": micro}

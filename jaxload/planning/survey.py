@@ -1,7 +1,6 @@
 """Survey of a manifest: counts of its clips by frames and size, and invalid rows."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,20 +14,16 @@ from jaxload.data.workload_ids import (
     row_labels,
 )
 from jaxload.errors import InputError
-from jaxload.shapes.assignment import assign
 from jaxload.shapes.clips import (
     BAD_METADATA,
     ClipCounter,
     Clips,
     Columns,
-    tabulate,
-    usable_frames,
+    too_long,
 )
-from jaxload.shapes.config import ShapeRules
+from jaxload.shapes.config import MAX_HOURS, ShapeRules
 from jaxload.shapes.cover import LeftOut
-from jaxload.shapes.cuts import cut_videos
 from jaxload.shapes.geometry import Geometry
-from jaxload.shapes.shape import Shape
 
 _NUM_EXAMPLES = 3
 
@@ -60,9 +55,9 @@ def survey_manifest(
     examples: list[tuple[int, str]] = []
     with count_up(console, f"reading {path}", "rows") as advance:
         for rows in read_rows(path):
-            bad = counter.add(_columns(rows))
+            bad = counter.add(columns_of(rows))
             for i in np.flatnonzero(bad)[: _NUM_EXAMPLES - len(examples)].tolist():
-                examples.append((rows.first + i, _describe(rows, i)))
+                examples.append((rows.first + i, _describe(rows, i, rules)))
             num_rows += len(rows)
             num_bad += int(bad.sum())
             advance(len(rows))
@@ -93,47 +88,8 @@ def _say_if_unchecked(check: IdCheck, console: Console) -> None:
         console.say(f"{check.num_missing:,} rows have no id")
 
 
-def sample_ids(
-    path: Path, rules: ShapeRules, shapes: tuple[Shape, ...], geometry: Geometry
-) -> list[list[str]]:
-    """Returns the ids of the samples of each shape, in the order of the rows."""
-    ids: list[list[str]] = [[] for _ in shapes]
-    for rows in read_rows(path, with_ids=True):
-        if rows.ids is None:
-            raise InputError(
-                f"{path}: a histogram has no ids, and a schedule lists ids; give the "
-                "manifest itself"
-            )
-        for index, clip_id in _assigned_ids(rows, rules, shapes, geometry):
-            ids[index].append(clip_id)
-    return ids
-
-
-def _assigned_ids(
-    rows: Rows, rules: ShapeRules, shapes: tuple[Shape, ...], geometry: Geometry
-) -> Iterator[tuple[int, str]]:
-    """Yields each clip that has a shape: the index of the shape, and the clip's id."""
-    columns = _columns(rows)
-    frames = usable_frames(columns, rules, geometry)
-    cuts = cut_videos(frames, rules)
-    height, width = (
-        np.where(frames > 0, size, 1).astype(np.int64)
-        for size in (columns.height, columns.width)
-    )
-    full, rest = (
-        assign(clips, shapes, rules)[0]
-        for clips in tabulate(cuts, height, width, columns.count, geometry)
-    )
-    assert rows.ids is not None
-    names = rows.ids.to_pylist()
-    for i in np.flatnonzero((frames > 0) & ((full >= 0) | (rest >= 0))).tolist():
-        for clip in cuts.clips(i, names[i] or f"row {rows.first + i}"):
-            index = int(full[i] if clip.is_full else rest[i])
-            if index >= 0:
-                yield index, clip.id
-
-
-def _columns(rows: Rows) -> Columns:
+def columns_of(rows: Rows) -> Columns:
+    """Returns rows in the form that clips are counted from."""
     # In Columns, NaN means the model's frame rate, so an unreadable cell becomes -1.
     fps = rows.fps if rows.at_model_rate else np.nan_to_num(rows.fps, nan=-1.0)
     return Columns(
@@ -145,9 +101,12 @@ def _columns(rows: Rows) -> Columns:
     )
 
 
-def _describe(rows: Rows, index: int) -> str:
+def _describe(rows: Rows, index: int, rules: ShapeRules) -> str:
     frames, height, width, fps = (
         float(column[index])
         for column in (rows.num_frames, rows.height, rows.width, rows.fps)
     )
-    return f"{frames:g} frames of {height:g}x{width:g} at {fps:g} fps"
+    text = f"{frames:g} frames of {height:g}x{width:g} at {fps:g} fps"
+    if too_long(columns_of(rows), rules)[index]:
+        text += f", longer than {MAX_HOURS} hours"
+    return text

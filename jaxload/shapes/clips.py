@@ -11,14 +11,13 @@ import dataclasses
 import numpy as np
 
 from jaxload.errors import InputError
-from jaxload.shapes.config import MAX_FPS, ShapeRules
+from jaxload.shapes.config import MAX_FPS, MAX_HOURS, ShapeRules
 from jaxload.shapes.cuts import Cuts, cut_videos
 from jaxload.shapes.geometry import Geometry
 
 BAD_METADATA = "bad metadata"
 _MAX_SIZE = 1 << 16  # Bound on height and width, so that a key takes 64 bits.
 _MAX_COUNT = 1e17  # Most clips of one row, far below the limit of 64 bits.
-_MAX_NUM_FRAMES = 1 << 31
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +57,7 @@ def usable_frames(
     frames, fps = columns.num_frames, columns.fps
     known_rate = ~np.isnan(fps)
     # Comparisons with NaN are false, so rows without frames or size are invalid.
-    valid = (frames >= 1) & (frames < _MAX_NUM_FRAMES) & (np.floor(frames) == frames)
+    valid = (frames >= 1) & ~too_long(columns, rules) & (np.floor(frames) == frames)
     for size, least in zip(
         (columns.height, columns.width), geometry.token_pixels, strict=True
     ):
@@ -69,6 +68,13 @@ def usable_frames(
     # The first frame, then one per tick; 1e-9 keeps a last tick despite rounding.
     kept = np.floor((np.where(valid, frames, 1) - 1) * slower + 1e-9) + 1
     return np.where(valid, kept, 0).astype(np.int64)
+
+
+def too_long(columns: Columns, rules: ShapeRules) -> np.ndarray:
+    """Returns whether the frames of each row would last longer than `MAX_HOURS`."""
+    fps = columns.fps
+    rate = np.where((fps > 0) & (fps <= MAX_FPS), fps, rules.fps)
+    return columns.num_frames > MAX_HOURS * 3600 * rate
 
 
 def tabulate(

@@ -10,6 +10,10 @@ from jaxload.shapes.geometry import Geometry
 MAX_FPS = 240.0
 """Highest valid frame rate; higher rates come from defective time stamps."""
 
+MAX_HOURS = 100
+"""Longest valid duration of a listed video. One row of a list can then stand for tens
+of thousands of clips, but not for millions."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShapeRules:

@@ -6,11 +6,9 @@ import pytest
 
 from jaxload.console import Console
 from jaxload.errors import InputError
-from jaxload.planning.survey import sample_ids, survey_manifest
+from jaxload.planning.survey import survey_manifest
 from jaxload.shapes.config import ShapeRules
-from jaxload.shapes.cover import cover
 from jaxload.shapes.geometry import DEFAULT
-from jaxload.shapes.shape import Shape
 
 RULES = ShapeRules()
 HEADER = "id,num_frames,height,width,fps\n"
@@ -48,20 +46,27 @@ def test_the_order_of_rows_does_not_matter(tmp_path: Path):
         assert first == second, name
 
 
-def test_ids_name_each_clip_of_each_shape_once(tmp_path: Path):
-    path = tmp_path / "m.csv"
-    rows = "long,400,480,832,32\nshort,17,480,832,16\nimage,1,480,832,0\n"
-    found = survey(path, HEADER + rows)
-    chosen = cover(found.clips, rules=RULES, max_shapes=8, min_samples=1)
-    ids = dict(
-        zip(chosen.shapes, sample_ids(path, RULES, chosen.shapes, DEFAULT), strict=True)
+@pytest.mark.parametrize(("fps", "frames"), [(16, 5_760_000), (24, 8_640_000)])
+def test_videos_of_absurd_length_are_bad_rows(tmp_path: Path, fps: int, frames: int):
+    rows = f"a,{frames},480,832,{fps}\nb,{frames + 1},480,832,{fps}\n"
+    found = survey(
+        tmp_path / "m.csv",
+        HEADER + rows + "c,2000000000,480,832,5\n",
+        max_bad_share=0.7,
     )
-    # 400 frames at 32 fps are 200 at 16: two full clips and one of 37.
-    assert ids[Shape.of_pixels((81, 480, 832), DEFAULT)] == ["long@0", "long@81"]
-    assert ids[Shape.of_pixels((37, 480, 832), DEFAULT)] == ["long@162"]
-    assert ids[Shape.of_pixels((17, 480, 832), DEFAULT)] == ["short"]
-    assert ids[Shape.of_pixels((1, 480, 832), DEFAULT)] == ["image"]
-    assert tuple(len(ids[s]) for s in chosen.shapes) == chosen.num_samples
+    (bad,) = found.bad
+    assert bad.count == 2
+    assert bad.examples[0].startswith("row 1 (id 'b'): ")
+    assert bad.examples[1] == (
+        "row 2 (id 'c'): 2e+09 frames of 480x832 at 5 fps, longer than 100 hours"
+    )
+
+
+def test_a_histogram_counts_hours_at_the_rate_of_the_model(tmp_path: Path):
+    text = "num_frames,height,width,count\n5760000,480,832,1\n5760001,480,832,7\n"
+    found = survey(tmp_path / "h.csv", text)
+    assert found.bad[0].count == 1
+    assert "longer than 100 hours" in found.bad[0].examples[0]
 
 
 def test_duplicate_ids_are_refused(tmp_path: Path):
