@@ -13,7 +13,7 @@ from jaxload.cli import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 LEAVES = {
-    *("console", "errors", "fields", "files", "interrupts", "safetensors_header"),
+    *("console", "errors", "fields", "files", "child_signals", "safetensors_header"),
     *("seed", "testing"),
 }
 READING = {"field_help", "field_paths", "field_types"}

@@ -14,11 +14,11 @@ import grain
 from absl import flags
 
 from jaxload.balance.schedule import Schedule
+from jaxload.child_signals import children_ignore_interrupts
 from jaxload.data.batch_memory import MIN_SHARED_BYTES, enter_worker
 from jaxload.data.config import DataConfig
 from jaxload.data.manifest import Manifest
 from jaxload.data.source import HostBatch, MicroBatchSource
-from jaxload.interrupts import children_ignore_interrupts
 
 
 class Loader(grain.IterDataset[HostBatch]):

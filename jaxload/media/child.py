@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from typing import Any
 
+from jaxload.child_signals import children_ignore_interrupts
 from jaxload.errors import InputError
-from jaxload.interrupts import children_ignore_interrupts
 from jaxload.media.inbox import PipeClosedError
 
 # Spawn and not fork: a fork copies no threads, and JAX and decoders rely on theirs.

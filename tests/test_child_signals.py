@@ -1,4 +1,4 @@
-"""Tests of jaxload.interrupts, in a process whose first child is started here."""
+"""Tests of jaxload.child_signals, in a process whose first child is started here."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 PROGRAM = """
 import multiprocessing, os, signal, time
-from jaxload.interrupts import children_ignore_interrupts
+from jaxload.child_signals import children_ignore_interrupts
 
 def is_blocked():
     return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
