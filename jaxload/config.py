@@ -13,8 +13,7 @@ from jaxload.balance.config import BalanceConfig
 from jaxload.data.config import DataConfig
 from jaxload.errors import InputError
 from jaxload.field_help import FieldHelp
-from jaxload.fields import RESUMABLE
-from jaxload.media.config import MediaConfig, SyntheticConfig
+from jaxload.media.config import SyntheticConfig
 from jaxload.models.families import ModelConfig
 from jaxload.models.presets import preset
 from jaxload.parallel.config import MeshConfig
@@ -30,10 +29,6 @@ class Config:
     """Config of one run. Each section is defined in the package that it configures."""
 
     data: DataConfig
-    # A run reads records, not media.
-    media: MediaConfig = dataclasses.field(
-        default_factory=MediaConfig, metadata=RESUMABLE
-    )
     synthetic: SyntheticConfig | None = None
     model: ModelConfig
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)

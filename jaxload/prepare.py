@@ -28,7 +28,7 @@ from jaxload.runs.dataset import geometry_of, make_preparation
 
 AGAIN = "the same command continues"
 
-_SECTIONS = ("data", "media", "shapes", "model.text_dim", "balance.max_buckets")
+_SECTIONS = ("data", "shapes", "model.text_dim", "balance.max_buckets")
 _SHARE = re.compile(r"(\d+)/(\d+)")
 
 
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         preparation.media,
         args.captions,
         max_characters=max_characters(encoder),
-        follow_links=config.media.follow_links,
+        follow_links=config.data.follow_links,
     )
     prepared = prepare(
         preparation,

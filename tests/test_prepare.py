@@ -141,10 +141,10 @@ def test_links_are_followed_if_the_config_says_so(
     folder.mkdir()
     for name in ("clip0.mp4", "clip2.mp4"):
         (folder / name).symlink_to(media / name)
-    with pytest.raises(InputError, match=r"link out of .*see media.follow_links: 2\)"):
+    with pytest.raises(InputError, match=r"link out of .*see data.follow_links: 2\)"):
         prepare(folder, tmp_path / "out")
     assert len(report(tmp_path / "out")) == 2
-    again = ("--set", "media.follow_links=True")
+    again = ("--set", "data.follow_links=True")
     assert prepare(folder, tmp_path / "out2", *again) == 0
     assert "kept 2 clips from 2 of 2 files" in capsys.readouterr().out
 

@@ -33,6 +33,11 @@ class DataConfig:
     4 bytes per pixel of a picture in each worker, and several times that for
     animations, progressive JPEG and video."""
 
+    follow_links: bool = field(default=False, metadata=RESUMABLE)
+    """True to make `prepare` follow links that lead out of the media folder. Includes
+    the media of folders that consist of links, and reads any file that a link names, so
+    leave it False for folders from elsewhere."""
+
     random_shapes: tuple[str, ...] = ()
     """Latent shapes, frames x height x width, of random samples for a dry run without
     a dataset."""

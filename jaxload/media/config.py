@@ -1,4 +1,4 @@
-"""Config sections `media` and `synthetic`."""
+"""Config section `synthetic`."""
 
 import dataclasses
 
@@ -6,16 +6,6 @@ from jaxload.errors import InputError
 from jaxload.seed import check_seed
 from jaxload.shapes.geometry import Geometry, Sizes
 from jaxload.shapes.shape import Shape, parse_sizes
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class MediaConfig:
-    """Files of a media folder that `jaxload.prepare` reads."""
-
-    follow_links: bool = False
-    """True to follow links that lead out of the media folder. Includes the media of
-    folders that consist of links, and reads any file that a link names, so leave it
-    False for folders from elsewhere."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

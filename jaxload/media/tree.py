@@ -12,7 +12,7 @@ from jaxload.media.caption_tables import TABLE_NAMES
 from jaxload.media.captions import as_utf8, shown
 from jaxload.media.problem import Problem
 
-OUTSIDE = "link out of the media folder, see media.follow_links"
+OUTSIDE = "link out of the media folder, see data.follow_links"
 
 _TEXT = ".txt"
 # Suffixes of files that are not media. FFmpeg would decode those of the first line as

@@ -134,7 +134,7 @@ def test_links_out_of_the_folder_are_told_and_not_followed(tmp_path: Path):
     listing = list_media(media)
     names = dict.fromkeys(["a.mp4", "c.mp4", "inside.mp4", "sub/b.mp4"])
     assert captions_of(listing) == names
-    reason = "link out of the media folder, see media.follow_links"
+    reason = "link out of the media folder, see data.follow_links"
     assert problems_of(listing) == [
         ("a.txt", reason, f"to {tmp_path}/media2/secret.txt", False),
         ("chain.mp4", reason, "to clip.mp4", True),
