@@ -65,6 +65,10 @@ def write_media(folder: Path) -> None:
     write_video(folder / "no_index.mp4", moving_pattern(30, 64, 96), index_first=False)
     content = (folder / "no_index.mp4").read_bytes()
     (folder / "no_index.mp4").write_bytes(content[: len(content) // 2])
+    # --- Not handled, but used ---
+    write_video(folder / "hdr.mp4", red(), fps=16, colors={"color_trc": 16})
+    interlaced = {"x264-params": "interlaced=1"}
+    write_video(folder / "fields.mp4", red(), fps=16, options=interlaced)
     write_video(folder / "half.mkv", moving_pattern(60, 64, 96), fps=16)
     content = (folder / "half.mkv").read_bytes()
     (folder / "half.mkv").write_bytes(content[: len(content) * 2 // 3])
@@ -107,6 +111,7 @@ def clips(manifest: Manifest, name: str) -> list[np.ndarray]:
         ("odd.png", 1),
         ("video.mp4", 9),
         ("single.mp4", 1),
+        ("fields.mp4", 9),
         (UNICODE, 5),  # 25 fps: 9 frames are 6 at 16, cut to 5.
         ("narrow.mp4", 9),
         ("really_mp4.jpg", 9),
@@ -152,6 +157,8 @@ def test_sizes_are_as_displayed(prepared: Manifest, name: str, shape):
         ("half.png", ("bad", "damaged image")),
         ("no_index.mp4", ("bad", "damaged video")),
         ("half.mkv", ("noted", "damaged, used up to the damage")),
+        ("hdr.mp4", ("noted", "HDR, not tone-mapped")),
+        ("fields.mp4", ("noted", "interlaced, not deinterlaced")),
         ("image.png", ("noted", "no caption")),
         ("nobody.txt", ("noted", "caption with no file")),
         ("same.txt", ("noted", "several files share one caption")),

@@ -9,6 +9,10 @@ Turn = tuple[bool, bool, bool]
 """Three flags: swap rows and columns, then flip rows, then flip columns."""
 
 
+Note = tuple[str, str]
+"""Reason and detail of a note in the report."""
+
+
 class MediaError(Exception):
     """Raised for a file that gives no usable frame."""
 
@@ -77,6 +81,9 @@ class Frame:
     """Height as displayed: upright, in square pixels."""
 
     width: int
+
+    notes: tuple[Note, ...] = ()
+    """Features that this project does not handle, though the frame is used."""
 
     pixels: Callable[[], np.ndarray]
     """Function that converts the decoded frame to RGB; see `rgb`."""

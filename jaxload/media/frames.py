@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jaxload.data.config import MAX_SOURCE_PIXELS
 from jaxload.media import containers, image_frames, video_frames
-from jaxload.media.frame import DamageError, Frame, MediaError, Want
+from jaxload.media.frame import DamageError, Frame, MediaError, Note, Want
 
 __all__ = ["Frame", "MediaError", "Scan", "read_frames", "scan"]
 
@@ -33,6 +33,9 @@ class Scan:
     damage: str = ""
     """Description of the damage; empty if the whole file decodes."""
 
+    notes: tuple[Note, ...] = ()
+    """Features that this project does not handle, such as HDR; not stored in tables."""
+
     @property
     def fps(self) -> float:
         """Mean frame rate, measured; 0.0 for a single frame."""
@@ -47,9 +50,11 @@ def scan(path: Path, *, max_pixels: int = MAX_SOURCE_PIXELS) -> Scan:
     frames = _decode(path, Want(max_pixels=max_pixels, is_scan=True))
     first = next(frames)
     num_frames, seconds, damage = 1, 0.0, ""
+    notes = dict.fromkeys(first.notes)
     try:
         for frame in frames:
             num_frames, seconds = num_frames + 1, frame.time
+            notes.update(dict.fromkeys(frame.notes))
     except DamageError as error:
         damage = f"damaged after frame {num_frames}: {error}"
     return Scan(
@@ -58,6 +63,7 @@ def scan(path: Path, *, max_pixels: int = MAX_SOURCE_PIXELS) -> Scan:
         width=first.width,
         seconds=seconds,
         damage=damage,
+        notes=tuple(notes),
     )
 
 

@@ -41,7 +41,7 @@ class ScanPart:
             found = self._scan(file, digests)
             if isinstance(found, Scan):
                 scans[file.name] = found
-                problems += _damage(file, found)
+                problems += _noted(file, found)
             else:
                 problems.append(found)
             on_file()
@@ -61,7 +61,11 @@ class ScanPart:
             return file_problem(file, error)
 
 
-def _damage(file: MediaFile, found: Scan) -> list[Problem]:
-    reason = "damaged, used up to the damage"
-    problem = Problem(name=file.name, reason=reason, detail=found.damage, bad=False)
-    return [problem] if found.damage else []
+def _noted(file: MediaFile, found: Scan) -> list[Problem]:
+    notes = list(found.notes)
+    if found.damage:
+        notes.append(("damaged, used up to the damage", found.damage))
+    return [
+        Problem(name=file.name, reason=reason, detail=detail, bad=False)
+        for reason, detail in notes
+    ]

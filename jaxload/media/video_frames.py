@@ -13,7 +13,8 @@ and VP9 none.
 A video that was cut from a longer one without re-encoding begins with its first frame
 that does not depend on removed frames.
 
-Videos are not deinterlaced, and HDR is not tone-mapped. Transparency is read only if it
+Videos are not deinterlaced, HDR is not tone-mapped and wide colours are not converted;
+frames with any of these carry a note. Transparency is read only if it
 is part of the pixel format, which it is not in VP8 and VP9.
 """
 
@@ -27,7 +28,12 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.packet import Packet
 from av.video.frame import VideoFrame
-from av.video.reformatter import Colorspace, VideoReformatter
+from av.video.reformatter import (
+    ColorPrimaries,
+    Colorspace,
+    ColorTrc,
+    VideoReformatter,
+)
 from av.video.stream import VideoStream
 
 from jaxload.media.containers import open_video, stated_end, video_stream, words
@@ -35,6 +41,7 @@ from jaxload.media.frame import (
     DamageError,
     Frame,
     MediaError,
+    Note,
     Turn,
     Want,
     check_pixels,
@@ -44,6 +51,14 @@ from jaxload.media.frame import (
 # Values of AVColorSpace; FFmpeg cannot convert from any other value.
 _UNKNOWN_MATRIX = frozenset({0, 2, 3})
 _KNOWN_MATRIX = frozenset({1, 4, 5, 6, 7, 9})
+
+HDR = "HDR, not tone-mapped"
+WIDE_COLORS = "wide colours, taken for BT.709"
+INTERLACED = "interlaced, not deinterlaced"
+_HDR: dict[int, str] = {
+    ColorTrc.SMPTE2084: "PQ (SMPTE ST 2084)",
+    ColorTrc.ARIB_STD_B67: "HLG (ARIB STD-B67)",
+}
 
 # By the number of quarter turns counterclockwise.
 _TURNS: tuple[Turn, ...] = (
@@ -74,6 +89,7 @@ def decode(file: BinaryIO, want: Want) -> Iterator[Frame]:
                 time=clock.time(stamp, drained=drained),
                 height=height,
                 width=width,
+                notes=_notes(frame),
                 pixels=functools.partial(_rgb, frame, orientation, reformatter),
             )
 
@@ -208,6 +224,17 @@ def _rgb(
             np.uint8
         )
     return np.ascontiguousarray(turned(array, orientation))
+
+
+def _notes(frame: VideoFrame) -> tuple[Note, ...]:
+    notes = []
+    if frame.color_trc in _HDR:
+        notes.append((HDR, _HDR[frame.color_trc]))
+    elif frame.color_primaries == ColorPrimaries.BT2020:
+        notes.append((WIDE_COLORS, "primaries of BT.2020"))
+    if frame.interlaced_frame:
+        notes.append((INTERLACED, ""))
+    return tuple(notes)
 
 
 def _check_colors(frame: VideoFrame) -> None:

@@ -394,3 +394,54 @@ def test_an_error_of_the_disk_is_no_damage(tmp_path):
     )
     with Failing(path) as file, pytest.raises(OSError, match="Input/output error"):
         list(video_frames.decode(file, Want(max_pixels=1 << 20)))
+
+
+PQ, HLG, BT2020 = 16, 18, 9  # Values of AVColorTransferCharacteristic and -Primaries.
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "pix_fmt"),
+    [
+        ("a.mp4", "libx265", "yuv420p10le"),
+        ("a.mkv", "libx264", "yuv420p"),
+        ("b.mkv", "ffv1", "yuv420p"),  # The container states the colours.
+        ("a.webm", "libvpx-vp9", "yuv420p"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("colors", "notes"),
+    [
+        ({"color_trc": PQ}, (("HDR, not tone-mapped", "PQ (SMPTE ST 2084)"),)),
+        (
+            {"color_trc": HLG, "color_primaries": BT2020},
+            (("HDR, not tone-mapped", "HLG (ARIB STD-B67)"),),
+        ),
+        (
+            {"color_primaries": BT2020},
+            (("wide colours, taken for BT.709", "primaries of BT.2020"),),
+        ),
+        ({"color_trc": 1, "color_primaries": 1}, ()),
+        ({}, ()),
+    ],
+)
+def test_hdr_is_noted(tmp_path, name, codec, pix_fmt, colors, notes):
+    video = moving_pattern(3, 48, 64)
+    path = write_video(
+        tmp_path / name, video, codec=codec, pix_fmt=pix_fmt, colors=colors
+    )
+    assert scan(path).notes == notes
+
+
+@pytest.mark.parametrize(
+    ("name", "codec", "options"),
+    [
+        ("a.mp4", "libx264", {"x264-params": "interlaced=1"}),
+        ("a.mpg", "mpeg2video", {"flags": "+ilme+ildct", "alternate_scan": "1"}),
+    ],
+)
+def test_interlaced_videos_are_noted(tmp_path, name, codec, options):
+    video = moving_pattern(4, 48, 64)
+    path = write_video(tmp_path / name, video, codec=codec, options=options)
+    assert scan(path).notes == (("interlaced, not deinterlaced", ""),)
+    path = write_video(tmp_path / name, video, codec=codec)
+    assert scan(path).notes == ()
