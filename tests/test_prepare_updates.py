@@ -14,7 +14,8 @@ from PIL import Image
 
 from jaxload import prepare as command
 from jaxload.codecs.haar import HaarCodec
-from jaxload.data.manifest import FILE_NAME, Manifest, read_generations
+from jaxload.data.manifest import Manifest
+from jaxload.data.manifest_metadata import FILE_NAME, read_generations
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.errors import InputError

@@ -11,9 +11,9 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from benchmarks.data_loading.samples import WRITER_OPTIONS, draw_record
 from jaxload.data.manifest import (
-    ENTRY_SCHEMA,
     write_manifest,
 )
+from jaxload.data.manifest_metadata import ENTRY_SCHEMA
 from jaxload.data.record import encode_record
 from jaxload.data.shard import Shard, describe_shard
 from jaxload.shapes.shape import Shape

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxload.data.shard import Shard
+
 Ranges = tuple[tuple[int, int], ...]
 """Ranges of rows, each with its first row and the row after its last."""
 
@@ -32,11 +34,33 @@ class Generation:
     num_updates: int = 1
     """Updates of the media that this generation covers, with their first listing."""
 
-    @classmethod
-    def parse(cls, fields: Mapping[str, Any]) -> "Generation":
-        """Builds a generation from the fields that JSON holds."""
-        ranges = [(int(start), int(stop)) for start, stop in fields["masked"]]
-        return cls(**{**fields, "masked": tuple(ranges)})
+
+def parse_generations(
+    content: Sequence[Mapping[str, Any]], shards: Sequence[Shard]
+) -> tuple[Generation, ...]:
+    """Builds generations from what JSON holds; raises ValueError if it is invalid."""
+    generations = tuple(map(_parse, content))
+    ends = [generation.num_shards for generation in generations]
+    if not ends or ends != sorted(ends) or ends[-1] != len(shards) or ends[0] < 0:
+        raise ValueError(f"generations of {ends} shards, of {len(shards)}")
+    num_rows = [0, *itertools.accumulate(shard.num_records for shard in shards)]
+    for generation in generations:
+        most = num_rows[generation.num_shards]
+        for start, stop in generation.masked:
+            if not 0 <= start < stop <= most:
+                raise ValueError(f"masked rows {start} to {stop}, of {most}")
+    return generations
+
+
+def _parse(fields: Mapping[str, Any]) -> Generation:
+    ranges = tuple((start, stop) for start, stop in fields["masked"])
+    generation = Generation(**{**fields, "masked": ranges})
+    numbers = [*itertools.chain(*ranges), generation.num_shards, generation.num_updates]
+    if not all(type(number) is int for number in numbers):
+        raise ValueError("numbers that are not whole")
+    if generation.num_updates < 1 or not isinstance(generation.fingerprint, dict):
+        raise ValueError("a generation without updates or fingerprint")
+    return generation
 
 
 def all_masked(generations: Iterable[Generation]) -> Ranges:

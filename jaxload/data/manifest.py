@@ -22,6 +22,14 @@ from jaxload.data.generation import (
     extended,
     mask,
 )
+from jaxload.data.manifest_metadata import (
+    ENTRY_SCHEMA,
+    FILE_NAME,
+    SIZES,
+    damaged,
+    read_generations,
+    schema_with_metadata,
+)
 from jaxload.data.shard import Shard, check_shard
 from jaxload.data.unique_ids import check_unique_ids
 from jaxload.errors import InputError
@@ -29,26 +37,9 @@ from jaxload.files import replaced
 from jaxload.shapes.geometry import DEFAULT, Geometry
 from jaxload.shapes.shape import Shape
 
-FILE_NAME = "manifest.parquet"
-_FORMAT = 3
-_ONE_GENERATION = 2  # Format without generations and without the column `start`.
-METADATA_KEY = b"jaxload"
 _ROW_GROUP = 1 << 16
 _NUM_THREADS = 16  # Threads that check shards, to hide latency of network storage.
-_SIZES = ("frames", "height", "width")
 _MAX_SIZE = 1 << 20  # Bound on each size, so that three sizes pack into 64 bits.
-
-ENTRY_SCHEMA = pa.schema(
-    [
-        ("id", pa.string()),
-        ("source", pa.string()),
-        ("start", pa.int64()),
-        ("caption", pa.string()),
-        ("text_tokens", pa.int32()),
-        *((name, pa.int32()) for name in _SIZES),
-    ]
-)
-"""Columns of the manifest; the latent's sizes come last."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,7 +104,14 @@ class Manifest:
         return self._read([name])[name]
 
     def _read(self, names: Sequence[str]) -> pa.Table:
-        table = pq.read_table(self.directory / FILE_NAME, columns=list(names))
+        path = self.directory / FILE_NAME
+        try:
+            table = pq.read_table(path, columns=list(names))
+            table.validate(full=True)
+            if len(table) < len(self):
+                raise pa.ArrowInvalid(f"{len(table)} rows, expected {len(self)}")
+        except (pa.ArrowException, OSError) as error:
+            raise damaged(path, error) from error
         return table.slice(0, len(self))  # Later generations append rows.
 
     @functools.cached_property
@@ -124,10 +122,14 @@ class Manifest:
     @functools.cached_property
     def rows_by_shape(self) -> Mapping[Shape, np.ndarray]:
         """Rows of each shape that are not masked, ascending."""
-        table = self._read(_SIZES)
+        table = self._read(SIZES)
         key = np.zeros(table.num_rows, np.int64)
-        for name in _SIZES:
-            key = key * _MAX_SIZE + table[name].to_numpy()
+        for name in SIZES:
+            sizes = table[name].to_numpy()
+            if len(sizes) and not (sizes.min() >= 1 and sizes.max() < _MAX_SIZE):
+                path = self.directory / FILE_NAME
+                raise damaged(path, ValueError(f"a latent without {name}"))
+            key = key * _MAX_SIZE + sizes.astype(np.int64)
         key = key[self.used_rows] if self.masked else key
         # Small codes sort faster than 64-bit keys, which matters for ten million rows.
         encoded = pa.array(key).dictionary_encode()
@@ -212,12 +214,7 @@ def write_manifest(
         num_updates=num_updates,
     )
     generations = extended(earlier, newest)
-    metadata = {
-        "format": _FORMAT,
-        "generations": [dataclasses.asdict(generation) for generation in generations],
-        "shards": [dataclasses.asdict(shard) for shard in shards],
-    }
-    schema = ENTRY_SCHEMA.with_metadata({METADATA_KEY: json.dumps(metadata).encode()})
+    schema = schema_with_metadata(generations, shards)
     with replaced(directory / FILE_NAME) as partial:
         num_rows = 0
         with pq.ParquetWriter(partial, schema) as writer:
@@ -296,48 +293,3 @@ def _make_manifest(
         masked=all_masked(generations),
         geometry=geometry,
     )
-
-
-def read_generations(
-    directory: Path,
-) -> tuple[tuple[Generation, ...], tuple[Shard, ...]]:
-    """Reads the generations and all shards; both are empty if there is no manifest."""
-    path = directory / FILE_NAME
-    if not path.exists():
-        return (), ()
-    try:
-        file = pq.read_metadata(path)
-        generations, shards = _parse(path, file.schema.to_arrow_schema())
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"{path}: not a manifest of jaxload ({error!r}); prepare the dataset again"
-        ) from error
-    num_records = sum(shard.num_records for shard in shards)
-    if file.num_rows != num_records:
-        raise InputError(
-            f"{path}: expected a row per record, got {file.num_rows} rows for "
-            f"{num_records} records; prepare the dataset again"
-        )
-    return generations, shards
-
-
-def _parse(
-    path: Path, schema: pa.Schema
-) -> tuple[tuple[Generation, ...], tuple[Shard, ...]]:
-    metadata = json.loads((schema.metadata or {})[METADATA_KEY])
-    is_old = metadata["format"] == _ONE_GENERATION
-    if metadata["format"] != _FORMAT and not is_old:
-        raise InputError(
-            f"{path}: expected manifest format {_FORMAT}, got "
-            f"{metadata['format']}; prepare the dataset again with this version"
-        )
-    expected = [name for name in ENTRY_SCHEMA.names if not is_old or name != "start"]
-    if schema.names != expected:
-        raise KeyError(*(set(expected) ^ set(schema.names)))
-    shards = tuple(Shard(**shard) for shard in metadata["shards"])
-    if is_old:
-        fingerprint = metadata["fingerprint"]
-        return (Generation(fingerprint=fingerprint, num_shards=len(shards)),), shards
-    return tuple(map(Generation.parse, metadata["generations"])), shards

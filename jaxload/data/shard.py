@@ -2,7 +2,9 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from jaxload.errors import InputError
 
@@ -18,6 +20,26 @@ class Shard:
     num_bytes: int
     digest: str
     """Digest of the first and the last block; the last has the offsets of records."""
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> "Shard":
+        """Builds a shard from what JSON holds; raises ValueError if it is invalid."""
+        shard = cls(**fields)
+        texts, numbers = (
+            (shard.name, shard.digest),
+            (shard.num_records, shard.num_bytes),
+        )
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a shard without name or digest")
+        if not all(type(number) is int for number in numbers):
+            raise ValueError("a shard without numbers of records and bytes")
+        # Names with folders could lead out of the dataset. A record has several bytes,
+        # so the file's size, which is checked, bounds the rows that a manifest claims.
+        name = shard.name
+        is_plain = Path(name).name == name != ".." and name.isprintable() and name
+        if not is_plain or not 0 <= shard.num_records <= shard.num_bytes:
+            raise ValueError(f"{shard.num_records} records in shard {shard.name!r:.80}")
+        return shard
 
 
 def describe_shard(path: Path, num_records: int) -> Shard:

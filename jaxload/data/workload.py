@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxload.data.manifest import FILE_NAME, METADATA_KEY
+from jaxload.data.manifest_metadata import FILE_NAME, METADATA_KEY
 from jaxload.data.table_cells import read_ids, read_numbers
 from jaxload.data.table_files import SIZES, read_batches
 from jaxload.errors import InputError

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jaxload.data.manifest import FILE_NAME
+from jaxload.data.manifest_metadata import FILE_NAME
 from jaxload.errors import InputError
 from jaxload.files import read_json, written_once
 from jaxload.media.part_tables import parts_directory

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jaxload.data.manifest import ENTRY_SCHEMA
+from jaxload.data.manifest_metadata import ENTRY_SCHEMA
 from jaxload.data.shard import Shard, check_shard
 from jaxload.errors import InputError
 from jaxload.files import replaced

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from jaxload.data.generation import all_masked, mask, ranges_of
-from jaxload.data.manifest import read_generations, write_manifest
+from jaxload.data.manifest import write_manifest
+from jaxload.data.manifest_metadata import read_generations
 from jaxload.data.shard import Shard
 from jaxload.errors import InputError
 from jaxload.media.changes import is_newest

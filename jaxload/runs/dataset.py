@@ -7,7 +7,8 @@ from jaxload.codecs.codec import load_codec
 from jaxload.codecs.text_encoder import load_text_encoder
 from jaxload.config import Config
 from jaxload.console import Console, phase
-from jaxload.data.manifest import FILE_NAME, Manifest, read_manifest
+from jaxload.data.manifest import Manifest, read_manifest
+from jaxload.data.manifest_metadata import FILE_NAME
 from jaxload.errors import InputError
 from jaxload.media.config import SyntheticConfig
 from jaxload.media.folder import list_media

@@ -14,12 +14,12 @@ from jaxload.balance.bucket import Bucket
 from jaxload.balance.program import Grid, Program
 from jaxload.balance.schedule import MicroBatch, Schedule
 from jaxload.data.manifest import (
-    FILE_NAME,
     Entry,
     Manifest,
     entry_table,
     write_manifest,
 )
+from jaxload.data.manifest_metadata import FILE_NAME
 from jaxload.data.shard import Shard, describe_shard
 from jaxload.data.source import HostBatch, open_records
 from jaxload.shapes.shape import Shape

@@ -14,15 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxload.data.manifest import (
-    FILE_NAME,
-    METADATA_KEY,
     Entry,
     Manifest,
     entry_table,
-    read_generations,
     read_manifest,
     write_manifest,
 )
+from jaxload.data.manifest_metadata import FILE_NAME, METADATA_KEY, read_generations
 from jaxload.data.shard import Shard
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape

@@ -8,7 +8,8 @@ from pathlib import Path
 from PIL import Image
 
 from jaxload import prepare as command
-from jaxload.data.manifest import FILE_NAME, Manifest, read_manifest
+from jaxload.data.manifest import Manifest, read_manifest
+from jaxload.data.manifest_metadata import FILE_NAME
 from tests.media.media_files import moving_pattern, write_video
 
 CONFIG = ("--set", "shapes.max_frames=17", "--set", "balance.max_buckets=4")
