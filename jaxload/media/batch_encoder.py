@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxload.codecs.batch import CaptionBatches, ClipBatches
 from jaxload.codecs.codec import Codec
+from jaxload.codecs.plugin import described
 from jaxload.codecs.text_encoder import TextEncoder
 from jaxload.data.record import BFLOAT16
 from jaxload.errors import InputError
@@ -86,11 +87,11 @@ class BatchEncoder:
                 # A single item would need as much, because a batch is always filled.
                 raise InputError(
                     f"{self._who(key)} ran out of memory on a batch of {size} "
-                    f"{_noun(key)} ({_first_line(error)}); lower its batch size, and "
+                    f"{_noun(key)} ({described(error)}); lower its batch size, and "
                     "run the same command again; finished parts are kept"
                 ) from error
             if len(items) == 1:
-                return [Failure(f"{type(error).__name__}: {error}")]
+                return [Failure(described(error))]
         return [self._encode(run, key, [item])[0] for item in items]
 
     def _who(self, key: Key) -> str:
@@ -125,10 +126,6 @@ def _is_out_of_memory(error: Exception) -> bool:
     text = str(error).lower()
     named = "resource_exhausted" in text or "out of memory" in text
     return named or isinstance(error, MemoryError)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _check_count(who: str, found: int, expected: int) -> None:

@@ -104,7 +104,7 @@ def test_a_batch_that_takes_too_much_memory_stops_at_once(num_clips: int):
     codec = OutOfMemory()
     message = (
         r"codec counting ran out of memory on a batch of 8 clips of 1x32x32 "
-        r"\(RuntimeError: RESOURCE_EXHAUSTED: Out of .* 9 bytes\.\); lower its batch"
+        r"\(RuntimeError: RESOURCE_EXHAUSTED: Out of .* 9 bytes\. more\); lower its "
     )
     with pytest.raises(InputError, match=message) as error:
         encode(codec, *[BAD] * num_clips, encoder=encoder_of(codec))
