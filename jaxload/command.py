@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from jaxload import config as config_lib
 from jaxload.config import Config
+from jaxload.console import visible
 from jaxload.errors import InputError
 from jaxload.field_help import FieldHelp
 from jaxload.files import check_writable
@@ -166,7 +167,7 @@ def run(name: str, main: Callable[[], int], *, again: str = START_AGAIN) -> NoRe
     try:
         code = main()
     except InputError as error:
-        print(f"{name}: {error}", file=sys.stderr)
+        print(f"{name}: {visible(str(error))}", file=sys.stderr)
         code = 2
     except BrokenPipeError:  # Such as `--help | head`.
         # Otherwise Python would fail when it flushes the remaining output.

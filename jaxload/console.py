@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from rich import console as rich_console
 from rich.progress import (
@@ -11,6 +12,7 @@ from rich.progress import (
     Progress,
     TextColumn,
 )
+from rich.text import Text
 
 _LOG_SECONDS = 10.0
 # Parts and seconds before the time left is estimated: first parts are often unlike the
@@ -19,15 +21,36 @@ _FEW_PARTS = 3
 _FEW_SECONDS = 3.0
 
 
+# Control characters but line breaks and tabs. In file names and captions, they could
+# move the cursor, change colours or rename the terminal's window.
+_CONTROLS = {
+    code: f"\\x{code:02x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\n\t"
+}
+
+
+def visible(text: str) -> str:
+    """Escapes what a terminal would not print: control characters, and half surrogates.
+
+    File names that are not UTF-8 contain half surrogates, which cannot be encoded.
+    """
+    text = text.translate(_CONTROLS)
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class Console(rich_console.Console):
-    """Rich's console, with a way to print plain lines."""
+    """Rich's console for text that may come from files, and so is never markup."""
+
+    def __init__(self, **options: Any):
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
 
     def say(self, text: str) -> None:
-        """Prints text unchanged: without wrapping, colours or markup.
+        """Prints text without wrapping, colours or markup; see `visible`.
 
         Rich would wrap paths in logs, and interpret brackets in file names as markup.
         """
-        self.print(text, soft_wrap=True, highlight=False, markup=False)
+        self.print(visible(text), soft_wrap=True)
 
 
 @contextlib.contextmanager
@@ -43,7 +66,7 @@ def phase(
     start = said = time.perf_counter()
     before = done
     bar = Progress(
-        TextColumn(title),
+        TextColumn(visible(title), markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -88,7 +111,8 @@ def count_up(console: Console, title: str, unit: str) -> Iterator[Callable[..., 
     """
     start = said = time.perf_counter()
     done = 0
-    with console.status(title) if console.is_terminal else contextlib.nullcontext():
+    live = console.status(Text(visible(title))) if console.is_terminal else None
+    with live or contextlib.nullcontext():
 
         def advance(count: int = 1) -> None:
             nonlocal done, said

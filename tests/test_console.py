@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.table import Table
 
-from jaxload.console import Console, phase
+from jaxload.console import Console, count_up, phase
 
 
 def test_a_line_is_printed_as_it_is():
@@ -16,6 +17,27 @@ def test_a_line_is_printed_as_it_is():
     line = "clips/[red]a [1].mp4: 12 of 3,456 clips, '30 s', " + 20 * "/long"
     Console(file=out, width=20, force_terminal=True, color_system="truecolor").say(line)
     assert out.getvalue() == line + "\n"
+
+
+def test_control_characters_are_shown_and_not_sent():
+    out = io.StringIO()
+    console = Console(file=out, width=200, force_terminal=True)
+    console.say("a\x1b]0;title\x07b\x9bc d \udcff\nnext")
+    assert out.getvalue() == "a\\x1b]0;title\\x07b\\x9bc d \\udcff\nnext\n"
+
+
+def test_titles_of_tables_and_phases_are_no_markup():
+    out = io.StringIO()
+    console = Console(file=out, width=200, force_terminal=True)
+    console.print(Table(30 * "a", title="[red]x[/] :smile:"))
+    with phase(console, "[red]y[/] \x1b[2J", 1) as advance:
+        advance()
+    with count_up(console, "[red]z[/] \x1b[2J", "rows") as advance:
+        advance()
+    shown = out.getvalue()
+    for text in ("[red]x[/] :smile:", "[red]y[/] \\x1b[2J", "[red]z[/] \\x1b[2J"):
+        assert text in shown
+    assert "\x1b[2J" not in shown.replace("\\x1b[2J", "")
 
 
 def test_the_time_left_is_said_once_it_can_be_estimated(

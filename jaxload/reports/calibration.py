@@ -11,7 +11,7 @@ from rich.table import Table
 
 from jaxload.balance.cost import CostLaw
 from jaxload.balance.regression import Calibration, CalibrationPoint
-from jaxload.console import Console
+from jaxload.console import Console, visible
 
 # Attribute of a point, name of the law, and its colour.
 _LAWS = (
@@ -22,7 +22,7 @@ _LAWS = (
 
 def print_calibration(calibration: Calibration, console: Console) -> None:
     """Prints every point with the prediction of both laws, then the laws themselves."""
-    table = Table(title=f"Micro-step times, {calibration.source}", box=None)
+    table = Table(title=visible(f"Micro-step times, {calibration.source}"), box=None)
     names = ("batch", "tokens", "measured ms", "two terms ms", "error")
     for name in (*names, "power law ms", "error"):
         table.add_column(name, justify="right")

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from jaxload.codecs.codec import Codec, load_codec
 from jaxload.codecs.decoded import decode_clip
-from jaxload.console import Console
+from jaxload.console import Console, visible
 from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
@@ -30,6 +30,7 @@ from jaxload.shapes.shape import Shape
 REPORT = "report.csv"
 PREVIEW = "preview.png"
 
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _NUM_EXAMPLES = 3
 _MAX_ROWS = 12  # Shapes that the preview shows.
 _COLUMNS = 3  # Frames of each clip: the first, the middle and the last.
@@ -144,10 +145,20 @@ def write_report(
     text = io.StringIO()
     writer = csv.writer(text)
     writer.writerow(_Row._fields)
-    writer.writerows(sorted(rows))
+    writer.writerows(map(_without_formulas, sorted(rows)))
     path = out / REPORT
     write_atomically(path, text.getvalue())
     return path
+
+
+def _without_formulas(row: _Row) -> _Row:
+    """Returns a row that a spreadsheet does not evaluate, with the same files."""
+    name, detail = row.name, row.detail
+    if name.startswith(_FORMULA_STARTS):
+        name = f"./{name}"
+    if detail.startswith(_FORMULA_STARTS):
+        detail = f"'{detail}"  # Spreadsheets take the rest as text.
+    return row._replace(name=name, detail=detail)
 
 
 def draw_preview(out: Path, geometry: Geometry) -> None:
@@ -192,6 +203,6 @@ def _pictures(
             ) from error
         chosen = sorted({0, len(video) // 2, len(video) - 1})
         # ASCII, because the figure's font lacks some characters of file names.
-        name = ids[row].as_py().encode("ascii", "backslashreplace").decode()
+        name = visible(ids[row].as_py()).encode("ascii", "backslashreplace").decode()
         title = f"{'x'.join(map(str, shape.pixels))}  {name}"
         yield title, [video[i] for i in chosen]

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from jaxload.balance.scenario import Scenario
 from jaxload.balance.simulation import SimulationResult
-from jaxload.console import Console
+from jaxload.console import Console, visible
 
 _COLOURS = {
     "equal-token": "#9a3b26",
@@ -84,7 +84,7 @@ def print_simulation(content: dict, title: str, console: Console) -> None:
             f"  left out {left_out['count']:,}: {left_out['reason']}, such as "
             f"{examples}"
         )
-    table = Table(title=title, box=None)
+    table = Table(title=visible(title), box=None)
     table.add_column("")
     for policy in content["policies"]:
         table.add_column(policy, justify="right")
@@ -136,7 +136,8 @@ def draw_simulation(
             linewidth=1.2,
             alpha=0.85,
         )
-    axes.set(xlabel="step", ylabel="idle share of the replicas, %", title=title)
+    axes.set(xlabel="step", ylabel="idle share of the replicas, %")
+    axes.set_title(visible(title), parse_math=False)  # It has a file's name.
     axes.set_ylim(bottom=0)
     axes.margins(x=0.01)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
