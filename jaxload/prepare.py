@@ -77,7 +77,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     print_prepared(prepared, console)
     out = preparation.out
     report, preview = out / REPORT, out / PREVIEW
-    if prepared.is_changed or not preview.exists():
+    if prepared.is_changed:
+        preview.unlink(missing_ok=True)  # So that an interrupted one is drawn later.
+    if not preview.exists():
         draw_preview(out, preparation.geometry)
     console.say(f"dataset {out}, report {report}, preview {preview}")
     return 0

@@ -118,7 +118,7 @@ def test_without_changes_nothing_is_done(
     paths = [path for path in project.out.rglob("*") if path.is_file()]
     before = {path: path.stat().st_mtime_ns for path in paths}
     capsys.readouterr()
-    monkeypatch.setattr(command, "draw_preview", None)
+    monkeypatch.setattr("jaxload.reports.prepare.draw_preview", None)
     project.prepare()
     shown = capsys.readouterr().out
     assert "nothing to update: 7 unchanged" in shown

@@ -4,7 +4,8 @@ import dataclasses
 import math
 
 from jaxload.config import Config
-from jaxload.data.manifest import FILE_NAME, Manifest, read_manifest
+from jaxload.data.manifest import Manifest, read_manifest
+from jaxload.data.manifest_metadata import FILE_NAME
 from jaxload.runs.dataset import geometry_of, random_shapes
 from jaxload.sampling.config import SampleConfig
 from jaxload.shapes.geometry import Geometry
