@@ -3,14 +3,15 @@
 import argparse
 import os
 import shutil
-import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from jaxload import config as config_lib
+from jaxload import interrupts
 from jaxload.config import Config
 from jaxload.console import visible
 from jaxload.errors import InputError
@@ -25,6 +26,7 @@ DEMO = Path(__file__).parent / "configs" / "demo.py"
 START_AGAIN = "start it again"
 
 _MIN_WIDTH = 40
+_SHOW_CURSOR = "\x1b[?25h"
 
 
 def program(name: str) -> str:
@@ -162,21 +164,37 @@ def run(name: str, main: Callable[[], int], *, again: str = START_AGAIN) -> NoRe
 
     `again` is the hint that is printed after an interrupt.
     """
-    # Handles a scheduler's SIGTERM as an interrupt, so that checkpoints are finished.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        code = main()
-    except InputError as error:
-        print(f"{name}: {visible(str(error))}", file=sys.stderr)
-        code = 2
-    except BrokenPipeError:  # Such as `--help | head`.
-        # Otherwise Python would fail when it flushes the remaining output.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    except KeyboardInterrupt:
-        print(f"\n{name}: interrupted; {again}", file=sys.stderr)
-        code = 130
-    sys.exit(code)
+
+    is_said = threading.Lock()
+
+    def say_interrupted() -> None:
+        if not is_said.acquire(blocking=False):  # By the other thread.
+            return
+        if sys.stdout.isatty():  # A progress bar may have hidden the cursor.
+            print(_SHOW_CURSOR, end="", flush=True)
+        print(f"\n{name}: interrupted; {again}", file=sys.stderr, flush=True)
+
+    # A scheduler's SIGTERM is an interrupt, too, so that checkpoints are finished.
+    with interrupts.ending_on_signals(say_interrupted):
+        try:
+            code = main()
+        except InputError as error:
+            print(f"{name}: {visible(str(error))}", file=sys.stderr)
+            code = 2
+        except BrokenPipeError:  # Such as `--help | head`.
+            # Otherwise Python would fail when it flushes the remaining output.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 0
+        except KeyboardInterrupt:
+            say_interrupted()
+            code = interrupts.EXIT_CODE
+        except Exception:
+            # XLA turns an interrupt of its callbacks into an error of its own.
+            if not interrupts.received():
+                raise
+            say_interrupted()
+            code = interrupts.EXIT_CODE
+        sys.exit(code)
 
 
 def _print_fields(config: Config, sections: Sequence[str], *, has_others: bool) -> None:

@@ -14,7 +14,7 @@ from jaxload.cli import COMMANDS
 ROOT = Path(__file__).parents[1]
 LEAVES = {
     *("console", "errors", "fields", "files", "child_signals", "safetensors_header"),
-    *("seed", "testing"),
+    *("interrupts", "seed", "testing"),
 }
 READING = {"field_help", "field_paths", "field_types"}
 """Modules that read, change and explain the fields of a config."""

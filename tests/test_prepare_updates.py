@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from jaxload import prepare as command
 from jaxload.codecs.haar import HaarCodec
 from jaxload.data.manifest import Manifest
 from jaxload.data.manifest_metadata import FILE_NAME, read_generations

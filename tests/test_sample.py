@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from jaxload.runs.workdir import WorkDir
 from jaxload.sample import file_name
 from jaxload.sampling.config import SampleConfig
 from jaxload.training.events import STEP, read_events
+from tests.runs.stuck_commands import STUCK, assert_one_line, started, wait_for
 from tests.training.damage import cut
 
 
@@ -82,6 +84,15 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     for main in (sample_command.main, export_command.main):
         with pytest.raises(InputError, match=rf"{damaged[1]}: expected.*restore it"):
             main(arguments)
+
+
+@pytest.mark.slow
+def test_an_interrupted_compilation_ends_the_command(workdir: Path):
+    arguments = ("--workdir", str(workdir), "--set", "sample.num_steps=3")
+    with started(STUCK, "jaxload.sample", *arguments) as process:
+        wait_for(process, "compiling for ever")
+        process.send_signal(signal.SIGINT)
+        assert_one_line(process, "jaxload.sample")
 
 
 def test_a_directory_without_a_run_is_refused(tmp_path: Path):

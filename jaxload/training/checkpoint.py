@@ -2,9 +2,12 @@
 
 import contextlib
 import dataclasses
+import functools
+import logging
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +15,9 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from jaxload import interrupts
 from jaxload.errors import InputError
 from jaxload.parallel.mesh import REPLICA_AXIS
-from jaxload.training import orbax_noise
 from jaxload.training.digests import FILE_NAME, MARK, seal_digests, write_digests
 from jaxload.training.intact import DATA, FROZEN, STATE, UNFINISHED
 from jaxload.training.step import TrainState
@@ -29,7 +32,7 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, *, keep: int):
-        orbax_noise.silence()
+        _silence()
         self._directory = directory.resolve()
         self._manager = ocp.CheckpointManager(
             self._directory,
@@ -48,6 +51,7 @@ class Checkpoints:
                 ),
             ),
         )
+        self._stack = contextlib.ExitStack()
         self._newest = self._directory  # Saved last by this process.
         self._is_unfinished = False
         self._failed: Path | None = None
@@ -83,7 +87,8 @@ class Checkpoints:
         )
         self._finish()
         self._newest = self._path(step)
-        with self._writing(self._newest):
+        # An interrupt in the middle would leave a checkpoint that nobody completes.
+        with interrupts.deferred(), self._writing(self._newest):
             self._manager.save(
                 step,
                 args=ocp.args.Composite(
@@ -104,7 +109,7 @@ class Checkpoints:
         if not self._is_unfinished:
             return
         self._is_unfinished = False
-        with self._writing(self._newest):
+        with interrupts.deferred(), self._writing(self._newest):
             self._manager.wait_until_finished()
             seal_digests(self._newest)
 
@@ -144,14 +149,17 @@ class Checkpoints:
         return self._manager.restore(step, args=args)[DATA]
 
     def __enter__(self) -> "Checkpoints":
+        self._stack.enter_context(
+            interrupts.finishing(self._manager.is_saving_in_progress)
+        )
         return self
 
     def __exit__(self, *_):
         # Also after an error, so that a checkpoint in progress is not lost.
-        try:
-            self._finish()
-        finally:
-            with contextlib.closing(self._frozen):
+        with interrupts.deferred(), self._stack, contextlib.closing(self._frozen):
+            try:
+                self._finish()
+            finally:
                 self._close_manager()
 
     def _close_manager(self) -> None:
@@ -211,6 +219,31 @@ def _unchecked_damage(directory: Path) -> Iterator[None]:
             f"{directory}: cannot be restored ({lines[0]:.200}); remove it to continue "
             "from the checkpoint before it, or choose another --workdir"
         ) from error
+
+
+@functools.cache
+def _silence() -> None:
+    """Leaves out the tracebacks that Orbax prints for errors that it also raises.
+
+    For the rest of the process: some come from background threads, after the error.
+    """
+    logging.getLogger("absl").addFilter(_is_wanted)
+    show = sys.unraisablehook
+
+    def show_others(unraisable: "sys.UnraisableHookArgs") -> None:
+        if not _is_late_reply(unraisable.exc_value):
+            show(unraisable)
+
+    sys.unraisablehook = show_others
+
+
+def _is_wanted(record: logging.LogRecord) -> bool:
+    return not (record.exc_info and "orbax" in record.pathname)
+
+
+def _is_late_reply(error: BaseException | None) -> bool:
+    """Returns whether TensorStore answered a request that Orbax had given up."""
+    return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
 
 
 def _array_handler() -> ocp.PyTreeCheckpointHandler:
