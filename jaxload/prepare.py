@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check_processes(args, preparation)
     review = Review(
         max_bad_share=args.max_bad_share,
+        max_removed_share=args.max_removed_share,
         write_report=functools.partial(write_report, preparation.out),
     )
     encoder = load_text_encoder(preparation.text_encoder, preparation.text_dim)
@@ -155,6 +156,14 @@ def _make_parser() -> argparse.ArgumentParser:
         help="encode files again that failed before; by default, only if they changed",
     )
     command.add_bad_share_argument(parser, "files that may be bad")
+    parser.add_argument(
+        "--max-removed-share",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="share of the dataset's files that may be missing in the folder, and are "
+        "then removed from the dataset (default: %(default)s)",
+    )
     return parser
 
 

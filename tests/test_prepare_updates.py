@@ -140,6 +140,40 @@ def test_removed_files_alone_are_masked(project: Project):
     assert len(read_generations(project.out)[0]) == 2
 
 
+def test_another_folder_removes_nothing(project: Project):
+    old, before = project.files(), rows(project.manifest())
+    other = project.path / "other"
+    other.mkdir()
+    shutil.copy(project.media / "a.png", other / "a.png")
+    media = project.media.rename(project.path / "away")
+    other.rename(project.media)
+    with pytest.raises(
+        InputError, match=r"files of the dataset are not there.*--media"
+    ):
+        project.prepare()
+    project.media.rename(other)
+    media.rename(project.media)
+    project.prepare()
+    assert rows(project.manifest()) == before
+    assert project.files() == old
+
+
+def test_a_damaged_table_of_a_part_is_made_again(project: Project):
+    before = rows(project.manifest())
+    table = project.out / "parts" / "part-00000.parquet"
+    table.write_bytes(table.read_bytes()[:100])
+    project.prepare()
+    assert rows(project.manifest()) == before
+
+
+@pytest.mark.parametrize("name", ["parts/scan-00000.parquet", "shapes.json"])
+def test_other_damaged_files_are_named(project: Project, name: str):
+    (project.out / name).write_bytes(b"PAR1")
+    change_everything(project)
+    with pytest.raises(InputError, match=rf"{name}: expected .* cannot be read"):
+        project.prepare()
+
+
 def test_a_file_that_returns_is_encoded_again(project: Project):
     moved = project.path / "b.png"
     (project.media / "b.png").rename(moved)
@@ -274,7 +308,7 @@ def to_earlier_version(project: Project) -> str:
     }
     _rewrite(out / FILE_NAME, b"jaxload", content)
     claim = json.loads((out / "preparation.json").read_text())
-    claim["media"] = generation.fingerprint["media"]
+    claim |= {"media": generation.fingerprint["media"], "version": 1}
     (out / "preparation.json").write_text(json.dumps(claim))
     for path in (out / "parts").glob("scan-*.parquet"):
         content = json.loads(pq.read_schema(path).metadata[b"part"])

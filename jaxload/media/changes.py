@@ -23,6 +23,7 @@ from jaxload.media.history import (
 from jaxload.media.listing import Listing, MediaFile
 from jaxload.media.part_tables import read_digests
 from jaxload.media.preparation import Preparation
+from jaxload.media.review import Review
 
 _NUM_THREADS = 8  # Threads that read contents, to hide latency of network storage.
 
@@ -31,9 +32,12 @@ def update_history(
     preparation: Preparation,
     listing: Listing,
     console: Console,
+    review: Review,
     retried: Collection[str] = (),
 ) -> History:
     """Records the differences of a listing from the history; returns the new history.
+
+    Raises InputError, and records nothing, if too many files were removed.
 
     Of several processes that do this at once, one writes the update, and the others
     take it over. `retried` names unchanged files to encode again.
@@ -44,6 +48,8 @@ def update_history(
         update = _differences(preparation, history, listing, console, retried)
         if not update:
             return history
+        removed = [c.file.name for c in update if c.change == Change.REMOVED]
+        review.check_removed(preparation.media, removed, len(history.files))
         retried = ()
         write_update(out, len(history.updates), update)
 
@@ -75,7 +81,9 @@ def _differences(
         elif file.name in retried:
             changes.append(FileChange(change=Change.RETRIED, file=file))
     changes += _compare_contents(preparation, doubtful, console)
+    # A file that cannot be listed now may be there again the next time.
     there = {file.name for file in listing.files}
+    there |= {problem.name for problem in listing.problems if problem.bad}
     changes += [
         FileChange(change=Change.REMOVED, file=known.file)
         for name, known in history.files.items()

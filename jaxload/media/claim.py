@@ -8,6 +8,7 @@ from jaxload.data.manifest_metadata import FILE_NAME
 from jaxload.errors import InputError
 from jaxload.files import read_json, written_once
 from jaxload.media.part_tables import parts_directory
+from jaxload.media.preparation import COMPATIBLE_VERSIONS
 
 _FINGERPRINT = "preparation.json"
 
@@ -34,6 +35,8 @@ def claim(out: Path, fingerprint: dict[str, Any]) -> None:
 
 def _check_same(out: Path, fingerprint: dict[str, Any]) -> None:
     found = read_json(out / _FINGERPRINT, remedy="choose another --out")
+    if found.get("version") in COMPATIBLE_VERSIONS:
+        found["version"] = fingerprint["version"]
     found.pop("media", None)  # Earlier versions recorded and compared the media here.
     # In the order of the fingerprint: codecs come before their channels and strides.
     for name in {**found, **fingerprint}:

@@ -123,7 +123,7 @@ def read_digests(out: Path, index: int) -> dict[str, str]:
 
 def read_scan_table(out: Path, index: int) -> pa.Table:
     """Reads the scans of a part as a table, for the planner."""
-    return pq.read_table(_table_path(out, "scan", index))
+    return _read(_table_path(out, "scan", index))
 
 
 def is_scanned(out: Path, index: int) -> bool:
@@ -159,7 +159,7 @@ def write_encoded(out: Path, index: int, part: EncodedPart) -> None:
 
 def read_encoded(out: Path, index: int) -> EncodedPart:
     """Reads the result of encoding a part."""
-    table = pq.read_table(_table_path(out, "part", index))
+    table = _read(_table_path(out, "part", index))
     metadata = _metadata(table)
     return EncodedPart(
         entries=_with_starts(table.replace_schema_metadata(None)),
@@ -201,8 +201,8 @@ def is_encoded(out: Path, index: int) -> bool:
     """Returns whether a part is encoded and its shard exists and is intact."""
     if not has_table(out, index):
         return False
-    part = read_encoded(out, index)
     try:
+        part = read_encoded(out, index)
         if part.shard is not None:
             check_shard(out, part.shard)
     except InputError:
@@ -229,6 +229,20 @@ def shape_counts(table: pa.Table, geometry: Geometry) -> dict[Shape, int]:
 
 def _dictionaries(values: Iterable[Any]) -> list[dict[str, Any]]:
     return [dataclasses.asdict(value) for value in values]
+
+
+def _read(path: Path) -> pa.Table:
+    """Reads a table that was written by `_write`, or refuses a damaged one."""
+    try:
+        table = pq.read_table(path)
+        _metadata(table)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{path}: expected a table of a prepared part, got one that cannot be read "
+            f"({reason}); restore the file, or remove it and run the command again"
+        ) from error
+    return table
 
 
 def _metadata(table: pa.Table) -> dict[str, Any]:

@@ -17,6 +17,10 @@ from jaxload.shapes.shape import Shape
 _VERSION = 2
 """Version of the records; increase it when the same media give different records."""
 
+COMPATIBLE_VERSIONS = frozenset({1})
+"""Earlier versions whose datasets can be updated. Records of version 1 differ only for
+pictures far larger than their shape, which it decoded at full size."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Preparation:

@@ -1,4 +1,4 @@
-"""Reviews the problems of a preparation: reports them, then refuses too many."""
+"""Reviews a preparation: reports its problems, and refuses too many of them."""
 
 import dataclasses
 from collections import Counter
@@ -28,17 +28,36 @@ class WriteReport(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Review:
-    """Limit on bad files, and the report that is written before the limit applies."""
+    """Limits on bad and removed files, and the report of the bad ones."""
 
     max_bad_share: float
     """Largest share of the files that may be bad, from 0 to 1."""
 
+    max_removed_share: float = 0.5
+    """Largest share of a dataset's files that an update may remove, from 0 to 1."""
+
     write_report: WriteReport
 
     def __post_init__(self):
-        if not 0.0 <= self.max_bad_share <= 1.0:  # NaN is neither.
+        for name in ("max_bad_share", "max_removed_share"):
+            share = getattr(self, name)
+            if not 0.0 <= share <= 1.0:  # NaN is neither.
+                option = name.replace("_", "-")
+                raise InputError(f"--{option} {share}: expected 0.0 to 1.0")
+
+    def check_removed(
+        self, media: Path, removed: Sequence[str], num_known: int
+    ) -> None:
+        """Raises InputError if an update would remove too many files of a dataset.
+
+        Probably --media then names another folder, or a part of it is not mounted.
+        """
+        if len(removed) > self.max_removed_share * num_known:
             raise InputError(
-                f"--max-bad-share {self.max_bad_share}: expected 0.0 to 1.0"
+                f"{media}: {len(removed):,} of {num_known:,} files of the dataset are "
+                f"not there, such as {shown(removed[0])}; expected at most "
+                f"{100 * self.max_removed_share:g}%; check --media, or raise "
+                "--max-removed-share to remove their samples"
             )
 
     def check(

@@ -6,7 +6,7 @@ from collections.abc import Collection
 import numpy as np
 
 from jaxload.errors import InputError
-from jaxload.files import written_once
+from jaxload.files import parse_json, written_once
 from jaxload.media.cutting import num_usable
 from jaxload.media.frames import Scan
 from jaxload.media.history import History
@@ -51,8 +51,14 @@ def settle_shapes(preparation: Preparation, history: History) -> tuple[Shape, ..
         )
         with written_once(path) as partial:
             partial.write_text(json.dumps([str(shape) for shape in chosen.shapes]))
-    texts = json.loads(path.read_text())
-    return tuple(Shape.parse(text, preparation.geometry) for text in texts)
+    try:
+        texts = parse_json(path.read_bytes())
+        return tuple(Shape.parse(text, preparation.geometry) for text in texts)
+    except (OSError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{path}: expected a list of shapes, got what cannot be read ({error}); "
+            "restore the file, or choose another --out"
+        ) from error
 
 
 def _min_samples(num_clips: int, max_shapes: int) -> int:

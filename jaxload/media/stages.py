@@ -73,7 +73,7 @@ def prepare(
     covered = num_covered(out)
     check_covered(out, covered)
     retried = failed_files(out, read_history(out)) if retry_failed else ()
-    history = update_history(preparation, listing, console, retried)
+    history = update_history(preparation, listing, console, review, retried)
     first_new = history.num_parts(covered)
     parts = range(len(history.parts))
     files = [history.files_of(i) for i in parts]

@@ -126,12 +126,24 @@ class JsonlSink(_Closing):
         """Rewrites the file with the events kept from an earlier part of the run."""
         header = json.dumps({"event": _FORMAT, "version": _VERSION}) + "\n"
         write_atomically(path, [header, *map(_to_line, kept)])
-        self._file = path.open("a")
+        self._path = path
+        # Unbuffered, so that closing the file after an error does not write again.
+        self._file = path.open("ab", buffering=0)
 
     def write(self, event: Event) -> None:
-        """Appends an event."""
-        self._file.write(_to_line(event))
-        self._file.flush()
+        """Appends an event.
+
+        Raises:
+            InputError: The file cannot be written, for instance because the disk is
+                full.
+        """
+        try:
+            self._file.write(_to_line(event).encode())
+        except OSError as error:
+            raise InputError(
+                f"{self._path}: cannot be written ({error.strerror}); free space on "
+                "the disk, and resume the run"
+            ) from error
 
     def close(self) -> None:
         """Closes the file."""
