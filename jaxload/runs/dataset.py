@@ -17,7 +17,6 @@ from jaxload.media.review import Review
 from jaxload.media.runners import runner
 from jaxload.media.stages import prepare
 from jaxload.media.synthetic import ORIGIN, draw_media
-from jaxload.reports.prepare import write_report
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
 
@@ -184,6 +183,10 @@ def _draw_and_prepare(
             f"media {media}: expected {synthetic.origin()}, as in this config, got "
             f"{found}; choose another data.path, or remove the media to draw them again"
         )
+    # Imported here, because workers of `jaxload.prepare` import this module, and the
+    # report imports Matplotlib and JAX.
+    from jaxload.reports.prepare import write_report
+
     prepare(
         make_preparation(config, media=media, out=out, origin=synthetic.origin()),
         list_media(media),
