@@ -220,6 +220,26 @@ def test_too_many_bad_files_stop_an_update_and_lose_nothing(project: Project):
 # --- Files that change between the stages ---
 
 
+def test_the_older_of_two_updates_does_not_replace_the_newer_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    project.draw("g.png", seed=50)
+    nested: list[str] = []
+
+    def update_again() -> None:
+        if not nested:
+            nested.append("h.png")
+            project.draw("h.png", seed=51)
+            project.prepare()
+
+    with pytest.raises(InputError, match=r"another process has recorded later changes"):
+        change_before_encoding(project, monkeypatch, update_again)
+    newest = project.files()
+    assert {"g.png", "h.png"} <= {row[1] for row in rows(project.manifest())}
+    project.prepare()
+    assert project.files() == newest
+
+
 def change_before_encoding(
     project: Project, monkeypatch: pytest.MonkeyPatch, change: Callable[[], None]
 ) -> None:

@@ -77,6 +77,7 @@ def finish(
     """
     out = preparation.out
     generations, shards_before = read_generations(out)
+    _check_newest(out, history)  # Otherwise, the manifest may cover more than history.
     covered = generations[-1].num_updates if generations else 0
     first_new = history.num_parts(covered)
     merged = merge_parts(out, history, preparation.geometry, first_new=first_new)
@@ -108,11 +109,7 @@ def finish(
     # Claimed again, because another preparation may have claimed the directory since.
     fingerprint = preparation.fingerprint()
     claim(out, fingerprint)
-    if not is_newest(out, history):
-        raise InputError(
-            f"--out {out}: another process has recorded later changes of the media; "
-            "run the same command again"
-        )
+    _check_newest(out, history)
     write_manifest(
         out,
         (part.entries for part in encoded_parts(out, history)),
@@ -127,6 +124,14 @@ def finish(
         num_updates=len(history.updates),
     )
     return prepared
+
+
+def _check_newest(out: Path, history: History) -> None:
+    if not is_newest(out, history):
+        raise InputError(
+            f"--out {out}: another process has recorded later changes of the media; "
+            "run the same command again"
+        )
 
 
 def _check_prefix(out: Path, now: Sequence[Shard], before: Sequence[Shard]) -> None:

@@ -80,3 +80,15 @@ def test_captions_that_are_cut_are_counted(
         f"{num_cut} of {len(lengths)} captions are truncated to "
         f"model.num_text_tokens=9; the longest has {max(lengths)} tokens"
     )
+
+
+def test_captions_of_masked_rows_are_not_counted(
+    debug_config: Config, debug_manifest: Manifest
+):
+    lengths = debug_manifest.read_column("text_tokens").to_pylist()
+    config = config_lib.override(debug_config, "model.num_text_tokens=9")
+    half = len(lengths) // 2
+    masked = dataclasses.replace(debug_manifest, masked=((0, half),))
+    num_cut = sum(length > 9 for length in lengths[half:])
+    assert 0 < num_cut < sum(length > 9 for length in lengths)
+    assert check(config, masked).startswith(f"{num_cut} of {len(lengths) - half} ")
