@@ -166,7 +166,7 @@ def test_a_damaged_table_of_a_part_is_made_again(project: Project):
     assert rows(project.manifest()) == before
 
 
-@pytest.mark.parametrize("name", ["parts/scan-00000.parquet", "shapes.json"])
+@pytest.mark.parametrize("name", ["parts/scan-00000.parquet", "parts/shapes.json"])
 def test_other_damaged_files_are_named(project: Project, name: str):
     (project.out / name).write_bytes(b"PAR1")
     change_everything(project)
