@@ -96,7 +96,8 @@ def test_help_marks_fields_that_a_resume_may_change(capsys):
     text = help_of("train", capsys)
     assert "updates of the whole run. [may change on resume]\n" in text
     assert (
-        "Seed of the initial parameters, the order of samples and the noise.\n" in text
+        "Seed, 0 to 2^32 - 1, of the initial parameters, sample order and noise.\n"
+        in text
     )
 
 

@@ -353,8 +353,8 @@ def test_another_preparation_over_it_is_refused(
 def test_another_version_over_it_is_refused(
     media: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("jaxload.media.preparation._VERSION", 2)
-    with pytest.raises(InputError, match=r"begun with version 1, got 2"):
+    monkeypatch.setattr("jaxload.media.preparation._VERSION", 3)
+    with pytest.raises(InputError, match=r"begun with version 2, got 3"):
         prepare(media, prepared)
 
 
