@@ -9,7 +9,7 @@ union; `X | None` is a value that may be absent. A type annotated with
 import contextlib
 import dataclasses
 import difflib
-import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -170,7 +170,8 @@ def _is_scalar(value: Any, hint: Any) -> bool:
         return value in typing.get_args(hint)
     if hint is float:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
+        # Not math.isfinite, which fails for integers that no float can hold.
+        return is_number and abs(value) <= sys.float_info.max
     return type(value) is hint
 
 

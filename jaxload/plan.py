@@ -118,7 +118,12 @@ def _samples(
         console=console,
     )
     return surveyed_samples(
-        survey, config.shapes, config.balance, layout, num_replicas=num_replicas
+        survey,
+        config.shapes,
+        config.balance,
+        layout,
+        num_replicas=num_replicas,
+        console=console,
     )
 
 

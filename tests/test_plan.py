@@ -1,6 +1,7 @@
 """Tests of `python -m jaxload.plan`, also followed by prepare and train."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,13 @@ def test_plans_for_a_manifest_of_media(root: Path, manifest_file: Path, policy, 
     printed = capsys.readouterr().out
     assert "left out 1: bad metadata, such as row 64 (id 'x')" in printed
     assert "predicted idle share: equal-token" in printed
+    # Each long phase shows its progress, and how long it took.
+    for line in (
+        r"choosing shapes: \d+ attempts",
+        r"searching for a deal: \d+ attempts",
+        r"comparing policies: 500/500",
+    ):
+        assert re.search(rf"^{line} in [\d.]+ s$", printed, re.M)
     plan = from_dict(content, name="plan")
     assert {bucket.shape.pixels for bucket in plan.buckets} == {
         (frames, 480, 832) for frames in (1, 17, 33, 81)

@@ -13,6 +13,7 @@ from jaxload.balance.program import Program
 from jaxload.errors import InputError
 
 _MAX_BUDGETS = 512
+_MAX_BATCHES = 50_000  # Most batches of one form that budgets are derived from.
 _FEW_REPLICAS = 16  # Least number of replicas that budgets are compared for.
 
 
@@ -153,7 +154,7 @@ def _search_budget(
     within the memory budget.
     """
     least, most = price.max(), (price * limit).max()
-    exact = [p * np.arange(1, int(b) + 1) for p, b in zip(price, limit, strict=True)]
+    exact = [p * _some_batches(int(b)) for p, b in zip(price, limit, strict=True)]
     tried = np.unique(np.concatenate([*exact, [least]]))
     tried = tried[(tried >= least) & (tried <= most)]
     tried = tried[:: max(1, len(tried) // _MAX_BUDGETS)]
@@ -164,6 +165,11 @@ def _search_budget(
         idle.append(expected_idle(cost(batch), weight, replicas))
     best = min(range(len(tried)), key=lambda i: (round(idle[i], 4), -tried[i]))
     return float(tried[best])
+
+
+def _some_batches(most: int) -> np.ndarray:
+    """Returns the batches from 1 to `most`; if they are many, evenly spaced ones."""
+    return np.unique(np.linspace(1, most, min(most, _MAX_BATCHES)).round())
 
 
 def expected_idle(cost: np.ndarray, weight: np.ndarray, num_replicas: int) -> float:

@@ -1,100 +1,38 @@
-"""Two packing problems: fill some bins evenly, or fill as few bins as possible.
+"""Fills as few bins as possible: the cutting-stock problem.
 
-`partition` distributes items over bins so that the fullest bin is as small as possible.
-`fill_bins` is the cutting-stock problem: how often to use each pattern of items, none
-larger than a bin, to use up given supplies. `fill_bins` solves the linear relaxation by
-column generation (Gilmore and Gomory). With thousands of bins, the relaxation is within
-a few bins of the optimum, and it needs no more patterns than there are supplies.
+`fill_bins` finds how often to use each pattern of items, none larger than a bin, to use
+up given supplies. It solves the linear relaxation by column generation (Gilmore and
+Gomory). With thousands of bins, the relaxation is within a few bins of the optimum, and
+it needs no more patterns than there are supplies.
 """
 
-import heapq
+import dataclasses
+import math
 from collections.abc import Sequence
 
 import highspy
 import numpy as np
 
-_EXACT_ITEMS = 12  # Most items for which every distribution is searched.
-_MAX_SWAPS = 2_000
 _MAX_PATTERNS = 150
+_FEW_PATTERNS = 30  # The same for a search whose effort is spent.
 _IMPROVEMENT = 1e-4  # Share of a bin that a new pattern must save.
 
 
-def partition(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
-    """Returns the indices of the items in each bin; minimizes the fullest bin."""
-    bins = _improve(sizes, longest_first(sizes, num_bins))
-    if len(sizes) <= _EXACT_ITEMS:
-        bins = _exact(sizes, bins)
-    return bins
+@dataclasses.dataclass
+class Effort:
+    """Work of searches, counted in offers of items to a knapsack.
 
+    Searches that share a spent effort give up sooner. Unlike a clock, the count is the
+    same on every machine, so that all processes find the same bins.
+    """
 
-def longest_first(sizes: Sequence[float], num_bins: int) -> list[list[int]]:
-    """Puts each item, the largest first, into the emptiest bin."""
-    bins: list[list[int]] = [[] for _ in range(num_bins)]
-    heap = [(0.0, b) for b in range(num_bins)]
-    for item in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
-        filled, b = heapq.heappop(heap)
-        bins[b].append(item)
-        heapq.heappush(heap, (filled + sizes[item], b))
-    return bins
+    most: int | float = math.inf
+    spent: int = 0
 
-
-def _improve(sizes: Sequence[float], bins: list[list[int]]) -> list[list[int]]:
-    """Moves or swaps items out of the fullest bin while that lowers the maximum."""
-    filled = np.array([sum(sizes[i] for i in b) for b in bins])
-    for _ in range(_MAX_SWAPS):
-        full = int(filled.argmax())
-        best = (filled[full] * (1 - 1e-9), -1, -1, -1)
-        for other in np.argsort(filled)[: min(len(bins), 16)].tolist():
-            if other == full:
-                continue
-            for mine in bins[full]:
-                for theirs in [-1, *bins[other]]:
-                    change = sizes[mine] - (sizes[theirs] if theirs >= 0 else 0.0)
-                    worse = max(filled[full] - change, filled[other] + change)
-                    if change > 0 and worse < best[0]:
-                        best = (worse, other, mine, theirs)
-        _, other, mine, theirs = best
-        if other < 0:
-            break
-        bins[full].remove(mine)
-        bins[other].append(mine)
-        if theirs >= 0:
-            bins[other].remove(theirs)
-            bins[full].append(theirs)
-        for b in (full, other):
-            filled[b] = sum(sizes[i] for i in bins[b])
-    return bins
-
-
-def _exact(sizes: Sequence[float], bins: list[list[int]]) -> list[list[int]]:
-    """Finds the best distribution of a few items by branch and bound."""
-    order = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
-    best = [list(b) for b in bins]
-    least = max(sum(sizes[i] for i in b) for b in bins)
-    bound = max(sum(sizes) / len(bins), max(sizes, default=0.0)) * (1 + 1e-9)
-    filled = [0.0] * len(bins)
-    bin_of = [0] * len(sizes)
-
-    def search(depth: int) -> None:
-        nonlocal least, best
-        if least <= bound:
-            return
-        if depth == len(order):
-            least = max(filled)
-            best = [[i for i in order if bin_of[i] == b] for b in range(len(bins))]
-            return
-        tried = set()  # Equally full bins are interchangeable.
-        for b in range(len(bins)):
-            size = filled[b] + sizes[order[depth]]
-            if filled[b] in tried or size >= least * (1 - 1e-12):
-                continue
-            tried.add(filled[b])
-            before, filled[b], bin_of[order[depth]] = filled[b], size, b
-            search(depth + 1)
-            filled[b] = before
-
-    search(0)
-    return best
+    @property
+    def is_spent(self) -> bool:
+        """True once the work exceeds its bound."""
+        return self.spent > self.most
 
 
 def fill_bins(
@@ -108,6 +46,7 @@ def fill_bins(
     penalty: float,
     repeats: float = 0.0,
     patterns: Sequence[np.ndarray] = (),
+    effort: "Effort | None" = None,
 ) -> tuple[float, list[tuple[float, np.ndarray]]]:
     """Covers all supplies with as few bins as possible, by linear programming.
 
@@ -130,9 +69,16 @@ def fill_bins(
       repeats: Bins charged for each further use of an item in a pattern, to prefer
         mixed patterns.
       patterns: Known good patterns to start from.
+      effort: Effort that several searches share; None: of this search alone.
     """
+    effort = effort or Effort()
     units = np.maximum(1, np.round(sizes / bin_size * resolution).astype(np.int64))
-    one_item = np.diag(np.maximum(1, resolution // units))
+    limits = np.full(len(units), 2 * resolution)  # More than a bin can hold.
+    if effort.is_spent:
+        # A bin never needs more than the whole supply. Without this limit, patterns may
+        # use a supply several times and run a fraction of once.
+        limits = np.minimum(limits, -(-totals[supply_of] // amounts))
+    one_item = np.diag(np.maximum(1, np.minimum(resolution // units, limits)))
     known = [p for p in patterns if p @ units <= resolution]
     uses = np.zeros((len(totals), len(sizes)))
     uses[supply_of, np.arange(len(sizes))] = amounts
@@ -153,9 +99,12 @@ def fill_bins(
         # of the bin held the densest item, such a pattern would save too little.
         most = worth + (resolution - units) * (worth / units).max()
         offered = np.where(most >= 1 + _IMPROVEMENT, worth, 0.0)
-        _, pattern = _best_pattern(units, offered, resolution, repeats)
+        _, pattern = _best_pattern(units, offered, limits, resolution, repeats, effort)
         saved = pattern @ worth - repeats * _num_repeats(pattern) - 1
-        if saved < _IMPROVEMENT or len(columns) > len(sizes) + _MAX_PATTERNS:
+        most_columns = len(sizes) + (
+            _FEW_PATTERNS if effort.is_spent else _MAX_PATTERNS
+        )
+        if saved < _IMPROVEMENT or len(columns) > most_columns:
             break
         add(pattern)
     used = [(float(x), c) for x, c in zip(times, columns, strict=True) if x > 1e-9]
@@ -200,24 +149,34 @@ def _num_repeats(pattern: np.ndarray) -> np.ndarray | np.integer:
 
 
 def _best_pattern(
-    units: np.ndarray, worth: np.ndarray, capacity: int, repeats: float = 0.0
+    units: np.ndarray,
+    worth: np.ndarray,
+    limits: np.ndarray,
+    capacity: int,
+    repeats: float,
+    effort: "Effort",
 ) -> tuple[float, np.ndarray]:
-    """Finds the most valuable pattern for one bin, an unbounded knapsack problem.
+    """Finds the most valuable pattern for one bin, a bounded knapsack problem.
 
-    Each item is offered 1, 2, 4 and so on times. These numbers add up to any count,
-    and each offer is one vector operation on the whole table.
+    Each item is offered 1, 2, 4 and so on times, and the rest of its limit. These
+    numbers add up to any count, and each offer is one vector operation on the table.
     """
     best = np.zeros(capacity + 1)
     with_offer = np.empty(capacity + 1)
     offers = []
     for item in np.flatnonzero(worth > 0).tolist():
-        size, value, times = int(units[item]), float(worth[item]), 1
-        while size <= capacity:
-            tried = np.add(best[:-size], value, out=with_offer[size:])
+        unit, value = int(units[item]), float(worth[item])
+        left, times = int(limits[item]), 1
+        while left > 0 and times * unit <= capacity:
+            size = times * unit
+            worth_of_all = times * value - (times - 1) * repeats
+            tried = np.add(best[:-size], worth_of_all, out=with_offer[size:])
             taken = tried > best[size:]
             np.maximum(best[size:], tried, out=best[size:])
             offers.append((item, times, size, taken))
-            size, value, times = 2 * size, 2 * value - repeats, 2 * times
+            left -= times
+            times = min(2 * times, left)
+    effort.spent += len(offers)
     pattern = np.zeros(len(units), np.int64)
     left = capacity
     for item, times, size, taken in reversed(offers):

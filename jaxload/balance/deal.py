@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxload.balance.bins import fill_bins
+from jaxload.balance.bins import Effort, fill_bins
 from jaxload.balance.pattern import BatchOption, Deal, Pattern
 from jaxload.balance.rounding import deal_idle, round_deal
 from jaxload.errors import InputError
@@ -28,6 +28,8 @@ _NUM_BUDGETS = 6
 _NUM_REFINED = 3  # Budgets that are also tried with more batch sizes.
 _MANY_BATCHES = 8  # Least micro-batches per shape, in the last attempt of a deal.
 _MIN_EVEN = 0.6  # Smallest batch that may replace the largest, as a share of it.
+_MAX_OFFERS = 1_500_000  # Work of a deal, after which its searches give up sooner.
+_MAX_EVEN = 1_000  # Most batches that are compared for that.
 _LADDER = (1, 2, 3, 4, 6, 8)  # Batch sizes, in units, to try besides the largest.
 
 
@@ -68,13 +70,13 @@ def make_deal(
       on_attempt: Called after each budget or choice of batch sizes that was tried.
     """
     _check_enough(supplies, num_replicas)
-    deals = []
+    deals, effort = [], Effort(most=_MAX_OFFERS)
     # If a shape has few samples, its last micro-batch is far from full. Batch sizes
     # that nearly divide the number of samples leave fewer gaps, and small batches leave
     # small gaps.
     for min_batches in (0, 1, _MANY_BATCHES):
         solver = _Solver(
-            supplies, fixed, accumulate, num_replicas, min_batches, on_attempt
+            supplies, fixed, accumulate, num_replicas, min_batches, effort, on_attempt
         )
         deals.append(_deal(solver, max_programs, budget))
         if solver.idle(deals[-1]) <= _GOOD_ENOUGH:
@@ -102,7 +104,7 @@ def deal_again(
       budget: Compute budget of the deal that the options come from.
     """
     _check_enough(supplies, num_replicas)
-    solver = _Solver(supplies, fixed, accumulate, num_replicas, min_batches=0)
+    solver = _Solver(supplies, fixed, accumulate, num_replicas, 0, Effort())
     return solver.rounded(solver.solve(budget, tuple(options), _FINE))
 
 
@@ -166,8 +168,10 @@ class _Solver:
         accumulate: int,
         num_replicas: int,
         min_batches: int,
+        effort: Effort,
         on_attempt: Callable[[], None] = lambda: None,
     ):
+        self._effort = effort
         self._on_attempt = on_attempt
         self._num_replicas = num_replicas
         self._min_batches = min_batches
@@ -253,6 +257,7 @@ class _Solver:
             penalty=_PENALTY / self._accumulate,
             repeats=_REPEATS / self._accumulate,
             patterns=start.patterns if start else (),
+            effort=self._effort,
         )
         self._on_attempt()
         work = sum(t * float(p @ costs) for t, p in used)
@@ -336,10 +341,11 @@ class _Solver:
         if not self._min_batches:
             return largest * unit
         largest = min(largest, max(1, available // self._min_batches))
+        least = max(math.floor(largest * _MIN_EVEN), largest - _MAX_EVEN)
         # Among batches that are not much smaller, the last micro-batch of the chosen
         # one lacks the fewest samples.
         return min(
-            (n * unit for n in range(largest, math.floor(largest * _MIN_EVEN), -1)),
+            (n * unit for n in range(largest, least, -1)),
             key=lambda batch: -supply.num_samples % batch,
         )
 

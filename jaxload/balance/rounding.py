@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxload.balance.bins import partition
+from jaxload.balance.packing import fewest_bins, partition
 from jaxload.balance.pattern import BatchOption, Deal, Pattern
 
 _SLACK = 1e-3  # Share of the budget by which a pattern of the rest may exceed it.
@@ -130,50 +130,25 @@ def _pack(
     pattern costs more than `capacity`, unless a single micro-batch does. Returns the
     counts of programs in each pattern.
     """
-    items: list[int] = []
-    for shape, program in enumerate(_smallest(programs, len(left))):
-        items += [program] * math.ceil(left[shape] / programs[program].batch)
-    if not items:
+    kinds = _smallest(programs, len(left))
+    # Python's integers, which do not overflow.
+    counts = [
+        -(-n // programs[j].batch) for n, j in zip(left.tolist(), kinds, strict=True)
+    ]
+    if not any(counts):
         return []
-    sizes = [float(costs[j]) for j in items]
-    need = sum(sizes) / capacity
+    sizes = [float(costs[j]) for j in kinds]
+    total = math.fsum(n * size for n, size in zip(counts, sizes, strict=True))
+    need = total / capacity
     if rigid:
-        most = max(capacity * (1 + _SLACK), max(sizes))
-        bins = _fewest_bins(sizes, most, at_least=math.ceil(need - _SLACK))
+        largest = max(size for n, size in zip(counts, sizes, strict=True) if n)
+        most = max(capacity * (1 + _SLACK), largest)
+        bins = fewest_bins(sizes, counts, most, at_least=math.ceil(need - _SLACK))
     else:
-        bins = partition(sizes, max(1, round(need)))
-    counts = [np.bincount([items[i] for i in b], minlength=len(costs)) for b in bins]
-    return _ordered([c.tolist() for c in counts if c.any()], programs, left)
-
-
-def _fewest_bins(
-    sizes: Sequence[float], most: float, *, at_least: int
-) -> list[list[int]]:
-    """Packs items into few bins, none of which is filled with more than `most`.
-
-    Bisects the number of bins, because each attempt packs all items. The result may
-    have a bin too many: more bins do not always pack better.
-    """
-    low = max(1, at_least)
-    bins = partition(sizes, low)
-    step = 1
-    while _fullest(sizes, bins) > most:
-        low += step
-        bins, step = partition(sizes, min(low, len(sizes))), 2 * step
-    high, low = len(bins), len(bins) - step // 2 + 1
-    while low < high:
-        middle = (low + high) // 2
-        tried = partition(sizes, middle)
-        if _fullest(sizes, tried) <= most:
-            bins, high = tried, middle
-        else:
-            low = middle + 1
-    return bins
-
-
-def _fullest(sizes: Sequence[float], bins: list[list[int]]) -> float:
-    """Returns the sum of sizes in the fullest bin."""
-    return max(sum(sizes[i] for i in b) for b in bins)
+        bins = partition(sizes, counts, max(1, round(need)))
+    rest = np.zeros((len(bins), len(programs)), np.int64)
+    rest[:, kinds] = bins
+    return _ordered(rest[rest.any(axis=1)].tolist(), programs, left)
 
 
 def _ordered(

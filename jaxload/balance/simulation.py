@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from jaxload.balance.bins import longest_first
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import Rule
 from jaxload.balance.imbalance import (
@@ -25,6 +24,7 @@ from jaxload.balance.imbalance import (
     measure_imbalance,
 )
 from jaxload.balance.mixed import Mixed
+from jaxload.balance.packing import longest_first
 from jaxload.balance.scenario import (
     Scenario,
     batches_by_rule,
@@ -189,8 +189,8 @@ def _simulate_knapformer(
     tokens = np.array([p.tokens / p.layout.num_devices for p in programs])
     cost = np.array([scenario.cost_model.sample(p) / p.layout.batch for p in programs])
     dealt = []
-    for row in sequences:
-        dealt.append(_deal_sequences(row, cost, scenario.num_replicas))
+    for row in sequences.tolist():
+        dealt.append(longest_first(cost.tolist(), row, scenario.num_replicas))
         on_step()
     return dataclasses.replace(
         drawn,  # Same sequences, hence same samples, tokens and mixing.
@@ -200,15 +200,6 @@ def _simulate_knapformer(
         memory=np.stack(dealt) @ tokens / _token_budget(scenario),
         note="memory is ignored; packed batches of any length",
     )
-
-
-def _deal_sequences(
-    counts: np.ndarray, cost: np.ndarray, num_replicas: int
-) -> np.ndarray:
-    """Gives each sequence, the costliest first, to the least busy replica."""
-    bucket_of = np.repeat(np.arange(len(counts)), counts)
-    bins = longest_first(cost[bucket_of].tolist(), num_replicas)
-    return np.stack([np.bincount(bucket_of[b], minlength=len(counts)) for b in bins])
 
 
 def _summarize(

@@ -9,15 +9,15 @@ from jaxload.balance.pattern import Deal
 from jaxload.balance.scenario import (
     Scenario,
     batches_by_rule,
-    can_lockstep,
     deal_buckets,
     deal_buckets_again,
     deal_of,
 )
-from jaxload.balance.simulation import POLICIES, simulate_policy
 from jaxload.config import Config
+from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
+from jaxload.planning.comparison import predicted_idle, searching_deal
 from jaxload.planning.memory import Memory
 from jaxload.planning.model_record import as_json
 from jaxload.planning.plan import Plan
@@ -25,7 +25,6 @@ from jaxload.planning.samples import Samples
 from jaxload.shapes.cover import LeftOut
 from jaxload.shapes.shape import Shape
 
-_NUM_SIMULATED_STEPS = 100
 _MAX_CONFIRMATIONS = 4
 UNKNOWN = "shape that the plan does not have"
 TOO_FEW = "fewer samples than the smallest micro-batch for each replica"
@@ -44,6 +43,7 @@ class Planner:
         *,
         num_replicas: int,
         target: str,
+        console: Console | None = None,
     ):
         """Prepares to plan a run.
 
@@ -55,6 +55,7 @@ class Planner:
             mesh: Sizes of the mesh, with the number of groups.
             num_replicas: Number of logical replicas; usually the number of groups.
             target: Name of the type of device.
+            console: Shows the progress of searches; None shows none.
         """
         self._config = config
         self._samples = samples
@@ -63,6 +64,7 @@ class Planner:
         self._mesh = mesh
         self._num_replicas = num_replicas
         self._target = target
+        self._console = console or Console(quiet=True)
 
     def plan(self, *, simulate: bool = False) -> Plan:
         """Returns the plan, with the memory of each of its programs.
@@ -80,7 +82,9 @@ class Planner:
             buckets = self._memory.confirm(plan.buckets)
             if buckets is not None:
                 plan = dataclasses.replace(plan, buckets=buckets)
-                shares = predicted_idle(scenario, plan) if simulate else {}
+                shares = {}
+                if simulate:
+                    shares = predicted_idle(scenario, plan, self._console)
                 return dataclasses.replace(plan, idle_shares=shares)
         raise InputError(
             f"no batch sizes found within {self._memory.source} in "
@@ -102,7 +106,8 @@ class Planner:
     def _draft(self, scenario: Scenario) -> Plan:
         config, deal = scenario.config, None
         if config.policy == "mixed":
-            deal = deal_of(scenario)
+            with searching_deal(self._console) as advance:
+                deal = deal_of(scenario, advance)
             buckets, budget = deal_buckets(deal, scenario), deal.budget
             how = "by the deal, so that all replicas of a step finish together"
         else:
@@ -138,22 +143,6 @@ class Planner:
                 "memory": self._memory.source,
             },
         )
-
-
-def predicted_idle(scenario: Scenario, plan: Plan) -> dict[str, float]:
-    """Returns the idle share of each policy over some simulated steps."""
-    shares = {}
-    for policy in POLICIES:
-        if policy == "lockstep" and not can_lockstep(scenario):
-            continue
-        schedule = None
-        if policy == plan.config.policy == "mixed":  # Dealing again would take long.
-            schedule = plan.schedule(scenario.seed)
-        result = simulate_policy(
-            policy, scenario, num_steps=_NUM_SIMULATED_STEPS, schedule=schedule
-        )
-        shares[policy] = result.imbalance.idle_share
-    return shares
 
 
 def apply_plan(plan: Plan, samples: Samples) -> Plan:

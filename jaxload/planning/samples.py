@@ -5,6 +5,7 @@ import hashlib
 
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.program import Layout
+from jaxload.console import Console, count_up
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.planning.survey import Survey
@@ -51,14 +52,17 @@ def surveyed_samples(
     layout: Layout,
     *,
     num_replicas: int,
+    console: Console,
 ) -> Samples:
     """Chooses shapes for a list of samples that are not prepared yet."""
-    chosen = cover(
-        survey.clips,
-        rules=rules,
-        max_shapes=config.max_buckets,
-        min_samples=_min_samples(config, layout, num_replicas),
-    )
+    with count_up(console, "choosing shapes", "attempts") as advance:
+        chosen = cover(
+            survey.clips,
+            rules=rules,
+            max_shapes=config.max_buckets,
+            min_samples=_min_samples(config, layout, num_replicas),
+            on_attempt=advance,
+        )
     chosen = dataclasses.replace(chosen, left_out=(*survey.bad, *chosen.left_out))
     return Samples(cover=chosen, dataset=_survey_digest(survey), rules=rules)
 

@@ -18,13 +18,14 @@ from jaxload.balance.simulation import (
     make_schedule,
     simulate_policy,
 )
-from jaxload.console import Console, count_up, phase
+from jaxload.console import Console, phase
 from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
 from jaxload.files import check_writable, write_atomically
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import analytic_cost
 from jaxload.planning.clip_ids import ClipIds
+from jaxload.planning.comparison import searching_deal
 from jaxload.planning.costs import measured_cost, read_calibration
 from jaxload.planning.memory import TokenMemory
 from jaxload.planning.samples import surveyed_samples
@@ -116,7 +117,7 @@ def simulate(
 def _schedule(policy: str, scenario: Scenario, console: Console) -> Lockstep | Mixed:
     if policy == "lockstep":
         return make_schedule(policy, scenario)
-    with count_up(console, "searching for a deal", "attempts") as advance:
+    with searching_deal(console) as advance:
         return make_schedule(policy, scenario, advance)
 
 
@@ -139,7 +140,12 @@ def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
         max_tokens=1, policy="mixed", max_buckets=options.max_buckets
     )
     chosen = surveyed_samples(
-        survey, options.rules, config, Layout(), num_replicas=options.num_replicas
+        survey,
+        options.rules,
+        config,
+        Layout(),
+        num_replicas=options.num_replicas,
+        console=console,
     ).cover
     longest = max(shape.tokens for shape in chosen.shapes)
     max_tokens = int(options.memory_headroom * longest)

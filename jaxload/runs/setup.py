@@ -163,6 +163,7 @@ def make_planner(
         hardware.mesh,
         num_replicas=num_replicas,
         target=hardware.target,
+        console=console,
     )
 
 

@@ -1,5 +1,7 @@
 """Candidate shapes, and the content that each distinct clip keeps in each of them."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from jaxload.shapes.assignment import (
@@ -19,7 +21,14 @@ _MAX_SIZES = 400  # Most candidate sizes; those with the most content are kept.
 class Candidates:
     """Candidate shapes, each a pair of indices (level of `frames`, row of `sizes`)."""
 
-    def __init__(self, clips: Clips, rules: ShapeRules):
+    def __init__(
+        self,
+        clips: Clips,
+        rules: ShapeRules,
+        on_attempt: Callable[[], None] = lambda: None,
+    ):
+        """Finds the candidates; each call of `gains` calls `on_attempt`."""
+        self._on_attempt = on_attempt
         self.clips = clips
         self.frames = np.unique(clips.frames)
         inverse, pixels, height, width = best_of_grid(clips, rules)
@@ -93,4 +102,5 @@ class Candidates:
             more = self.frames[:, None] * pixels - kept[rows]
             more[self.frames[:, None] > self.clips.frames[rows]] = 0.0
             gains[:, size] = np.maximum(more, 0.0) @ self.weight[rows]
+        self._on_attempt()
         return gains

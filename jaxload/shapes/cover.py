@@ -11,7 +11,7 @@ total.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -74,13 +74,21 @@ class Cover:
 
 
 def cover(
-    clips: Clips, *, rules: ShapeRules, max_shapes: int, min_samples: int
+    clips: Clips,
+    *,
+    rules: ShapeRules,
+    max_shapes: int,
+    min_samples: int,
+    on_attempt: Callable[[], None] = lambda: None,
 ) -> Cover:
-    """Chooses at most `max_shapes` shapes, each for at least `min_samples` clips."""
+    """Chooses at most `max_shapes` shapes, each for at least `min_samples` clips.
+
+    `on_attempt` is called when candidates are compared, to show the progress.
+    """
     if not len(clips):
         raise InputError("no sample to plan for: expected at least one usable row")
     coarse = coarsened(clips)
-    candidates = Candidates(coarse, rules)
+    candidates = Candidates(coarse, rules, on_attempt)
     enough = _ENOUGH_CONTENT * grid_content(coarse, rules)
     shapes: tuple[Shape, ...] = ()
     for weight in _SAMPLE_WEIGHTS:

@@ -6,7 +6,7 @@ import re
 from jaxload.errors import InputError
 from jaxload.shapes.geometry import DEFAULT, Geometry, Sizes
 
-_TEXT = re.compile(r"(\d+)x(\d+)x(\d+)")
+_TEXT = re.compile(r"([0-9]{1,9})x([0-9]{1,9})x([0-9]{1,9})")
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -61,6 +61,6 @@ def parse_sizes(text: str) -> Sizes:
     """Parses frames, height and width written as `FxHxW`."""
     match = _TEXT.fullmatch(text)
     if match is None:
-        raise InputError(f"shape {text!r}: expected FxHxW in whole numbers")
+        raise InputError(f"shape {text[:80]!r}: expected FxHxW in whole numbers")
     frames, height, width = map(int, match.groups())
     return frames, height, width

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -378,3 +379,14 @@ def test_the_budget_includes_the_fixed_cost():
     )
     assert max(b.cost for b in catalogue.buckets) <= catalogue.budget * (1 + 1e-9)
     assert catalogue.budget - cost.fixed >= cost.sample(32_760) * (1 - 1e-9)
+
+
+def test_the_budget_of_trillions_of_samples_is_searched_in_little_memory():
+    counts = {Shape(1, 2, 2): 10**12, Shape(21, 90, 160): 1_000}
+    config = BalanceConfig(max_tokens=10**12)
+    tracemalloc.start()
+    found = choose(counts, config=config)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.buckets[0].batch > 10**6
+    assert peak < 100_000_000

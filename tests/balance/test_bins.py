@@ -7,56 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxload.balance.bins import _best_pattern, fill_bins, partition
-
-SIZES = st.floats(0.01, 10.0)
-
-
-def fullest(sizes, bins) -> float:
-    return max(sum(sizes[i] for i in b) for b in bins)
-
-
-def least_possible(sizes, num_bins: int) -> float:
-    """Returns the least possible maximum over the bins, by brute force."""
-    deals = np.array(list(itertools.product(range(num_bins), repeat=len(sizes))))
-    sums = [(deals == b) @ np.array(sizes) for b in range(num_bins)]
-    return float(np.max(sums, axis=0).min())
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(SIZES, min_size=1, max_size=9), st.integers(2, 4))
-def test_a_few_items_are_distributed_optimally(sizes, num_bins):
-    if num_bins == 4:
-        sizes = sizes[:8]  # 65,536 deals to try.
-    bins = partition(sizes, num_bins)
-    assert fullest(sizes, bins) <= least_possible(sizes, num_bins) * 1.01
-
-
-def test_longest_first_is_not_optimal():
-    # The textbook case: 7 to the least loaded, 11 at best 9.
-    sizes = [5.0, 5.0, 4.0, 4.0, 3.0, 3.0, 3.0]
-    bins = partition(sizes, 3)
-    assert fullest(sizes, bins) == 9.0
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.lists(SIZES, max_size=60), st.integers(1, 9))
-def test_each_item_is_in_one_bin(sizes, num_bins):
-    bins = partition(sizes, num_bins)
-    assert len(bins) == num_bins
-    assert sorted(i for b in bins for i in b) == list(range(len(sizes)))
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(2, 12), st.integers(0, 99))
-def test_many_small_items_fill_the_bins_evenly(num_bins, seed):
-    sizes = np.random.default_rng(seed).uniform(0.5, 1.5, 20 * num_bins).tolist()
-    bins = partition(sizes, num_bins)
-    assert fullest(sizes, bins) <= sum(sizes) / num_bins * 1.01
-
-
-def test_without_items_all_bins_are_empty():
-    assert partition([], 3) == [[], [], []]
+from jaxload.balance.bins import Effort, _best_pattern, fill_bins
 
 
 @settings(max_examples=60, deadline=None)
@@ -70,16 +21,27 @@ def test_the_best_pattern_agrees_with_brute_force(data):
     worth = data.draw(
         st.lists(st.floats(-1.0, 5.0), min_size=num_items, max_size=num_items)
     )
-    value, pattern = _best_pattern(np.array(units), np.array(worth), capacity)
+    limits = data.draw(
+        st.lists(st.integers(1, 30), min_size=num_items, max_size=num_items)
+    )
+    value, pattern = _best_pattern(
+        np.array(units), np.array(worth), np.array(limits), capacity, 0.0, Effort()
+    )
     best = max(
         float(np.dot(counts, worth))
-        for counts in itertools.product(*(range(capacity // u + 1) for u in units))
+        for counts in itertools.product(
+            *(
+                range(min(capacity // u, n) + 1)
+                for u, n in zip(units, limits, strict=True)
+            )
+        )
         if np.dot(counts, units) <= capacity
     )
     assert value == pytest.approx(best, abs=1e-9)
     assert pattern @ worth == pytest.approx(best, abs=1e-9)
     assert pattern @ units <= capacity
     assert (pattern >= 0).all()
+    assert (pattern <= limits).all()
 
 
 def fill(sizes, totals, *, amounts=None, supply_of=None, bin_size=1.0, **options):
@@ -156,13 +118,18 @@ def test_known_patterns_larger_than_a_bin_are_not_used():
     assert all(p @ [0.6, 0.5] <= 1.0 + 1e-3 for _, p in used)
 
 
-def best_relaxation(sizes, totals, capacity: int) -> float:
-    """Returns the LP relaxation of the number of bins, over all patterns."""
+def best_relaxation(sizes, limits, totals, capacity: int) -> float:
+    """Returns the LP relaxation of the number of bins, over all allowed patterns."""
     from scipy.optimize import linprog
 
     patterns = [
         counts
-        for counts in itertools.product(*(range(capacity // s + 1) for s in sizes))
+        for counts in itertools.product(
+            *(
+                range(min(capacity // s, n) + 1)
+                for s, n in zip(sizes, limits, strict=True)
+            )
+        )
         if 0 < np.dot(counts, sizes) <= capacity
     ]
     matrix = np.array(patterns).T
@@ -181,9 +148,13 @@ def test_the_number_of_bins_agrees_with_brute_force(data):
     totals = data.draw(
         st.lists(st.integers(1, 500), min_size=num_items, max_size=num_items)
     )
-    num_bins, used = fill([s / 20 for s in sizes], totals)
+    is_spent = data.draw(st.booleans())
+    effort = Effort(most=-1) if is_spent else None
+    num_bins, used = fill([s / 20 for s in sizes], totals, effort=effort)
     assert num_bins >= np.dot(sizes, totals) / 20 * (1 - 1e-9)
-    assert num_bins == pytest.approx(best_relaxation(sizes, totals, 20), rel=2e-4)
+    # Patterns of a spent effort use no supply more than once.
+    best = best_relaxation(sizes, totals if is_spent else [20] * num_items, totals, 20)
+    assert num_bins == pytest.approx(best, rel=2e-4)
     covered = sum(times * pattern for times, pattern in used)
     assert (covered >= np.array(totals) * (1 - 1e-9)).all()
     assert sum(times for times, _ in used) == pytest.approx(num_bins)

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxload.balance import deal as deal_module
+from jaxload.balance.bins import Effort
 from jaxload.balance.deal import _FINE, Supply, make_deal
 from jaxload.balance.pattern import Deal
 from jaxload.errors import InputError
@@ -203,3 +205,38 @@ def test_batches_divide_the_samples_of_a_short_epoch():
     supplies = [(66, 1.0, 4), (66, 1.1, 4)]
     deal = deal_of(supplies, accumulate=2, num_replicas=4, budget=4.4, max_programs=2)
     assert {program.batch for program in deal.options} == {3}
+
+
+def short_epoch() -> list[tuple[int, float, int]]:
+    """Returns few samples of many lengths, whose deal takes long to search."""
+    rng = np.random.default_rng(513)
+    tokens = np.exp(rng.uniform(0, np.log(75_600), 30)).astype(int) + 1
+    costs = (tokens + tokens**2 / 30_000).tolist()
+    batches = (700_000 // tokens).tolist()
+    return [(16 + i, c, b) for i, (c, b) in enumerate(zip(costs, batches, strict=True))]
+
+
+def test_the_search_is_bounded_by_a_count(monkeypatch: pytest.MonkeyPatch):
+    efforts = []
+
+    def counted(**options) -> Effort:
+        efforts.append(Effort(**options))
+        return efforts[-1]
+
+    # A small part of the real bound, so that the test is fast.
+    monkeypatch.setattr(deal_module, "_MAX_OFFERS", 30_000)
+    monkeypatch.setattr(deal_module, "Effort", counted)
+    supplies = short_epoch()
+    deals = [deal_of(supplies, num_replicas=64, max_programs=64) for _ in range(2)]
+    # Without a bound, the search makes 4 million offers.
+    assert 30_000 < efforts[0].spent < 250_000
+    # A count of work, unlike a clock, gives every process the same deal.
+    assert efforts[0] == efforts[1]
+    assert deals[0] == deals[1]
+    assert idle_of(deals[0], supplies) < 0.12
+
+
+def test_batches_of_a_billion_samples_are_chosen_at_once():
+    supplies = [(10**9 + 7, 1e-3, 10**9), (1_000, 1e5, 10)]
+    deal = deal_of(supplies, num_replicas=2, max_programs=2)
+    assert {program.shape for program in deal.options} == {0, 1}

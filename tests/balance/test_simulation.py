@@ -2,22 +2,22 @@
 
 import dataclasses
 import functools
+import tracemalloc
 
 import numpy as np
 import pytest
 
 from jaxload.balance.architecture import analytic_law
 from jaxload.balance.batch_sizes import choose_batches, expected_idle
-from jaxload.balance.bins import partition
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.imbalance import expected_distinct
+from jaxload.balance.packing import fullest, partition
 from jaxload.balance.program import Layout
 from jaxload.balance.scenario import Scenario, batches_by_rule, make_mixed
 from jaxload.balance.simulation import (
     POLICIES,
     SimulationResult,
-    _deal_sequences,
     _mixing,
     simulate_policy,
 )
@@ -139,10 +139,17 @@ def test_knapformer_deals_the_sequences_that_equal_token_draws():
     assert (dealt.seconds.max(axis=1) <= drawn.seconds.max(axis=1) * (1 + 1e-9)).all()
 
 
-def test_knapformer_deals_the_costliest_sequence_first():
-    # If dealt last, the costly sequence would join a replica that has others.
-    dealt = _deal_sequences(np.array([3, 1]), np.array([1.0, 3.0]), 2)
-    assert sorted(dealt.tolist()) == [[0, 1], [3, 0]]
+def test_millions_of_short_sequences_are_dealt_in_little_memory():
+    # Memory for a clip holds 150,000 images of one token, and a step 10 million.
+    counts = {Shape(1, 2, 2): 10**8, Shape(21, 90, 160): 100}
+    scenario = scenario_of(counts, num_replicas=64)
+    tracemalloc.start()
+    result = simulate_policy("knapformer", scenario, num_steps=3)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert result.samples > 10_000_000
+    assert peak < 10_000_000
+    assert result.imbalance.idle_share < 0.01
 
 
 def test_mixing_is_distinct_shapes_over_those_of_a_random_draw_of_the_epoch():
@@ -269,10 +276,6 @@ def test_a_published_example_of_two_budgets():
         assert idle_share == pytest.approx(0.20, abs=0.04)
 
 
-def fullest(sizes, bins) -> float:
-    return max(sum(sizes[i] for i in b) for b in bins)
-
-
 @pytest.mark.parametrize("image_tokens", [256, 1_024, 3_600])
 def test_whole_sequences_cannot_balance_three_long_clips(image_tokens):
     # An example of Zellige with four replicas. Assumptions: 10 s of 720p at 16 fps are
@@ -282,8 +285,9 @@ def test_whole_sequences_cannot_balance_three_long_clips(image_tokens):
     tokens = [41 * 45 * 80] * 3 + [image_tokens] * 228
     work = [float(cost(1, t)) for t in tokens]
     mean, longest = sum(work) / 4, max(work)
-    by_tokens = fullest(work, partition(list(map(float, tokens)), 4))
-    by_work = fullest(work, partition(work, 4))
+    each = [1] * len(work)
+    by_tokens = fullest(work, partition(list(map(float, tokens)), each, 4))
+    by_work = fullest(work, partition(work, each, 4))
     # One clip costs more than the mean of a replica, up to 4/3 of it if images were
     # free. No distribution of whole sequences can do better.
     assert 1.1 < longest / mean < 4 / 3
@@ -300,7 +304,8 @@ def test_bags_balance_what_whole_sequences_cannot():
     short = rng.uniform(0.02, 0.2, 280)
     mean = short.sum() / (32 - 2.81)
     work = [2.81 * mean, *short.tolist()]
-    assert fullest(work, partition(work, 32)) / mean == pytest.approx(2.81)
+    each = [1] * len(work)
+    assert fullest(work, partition(work, each, 32)) / mean == pytest.approx(2.81)
     # Eight bags of four replicas; the replicas of a bag share each sequence.
-    bags = fullest(work, partition(work, 8)) / 4
+    bags = fullest(work, partition(work, each, 8)) / 4
     assert bags / mean == pytest.approx(1.0, abs=0.01)
