@@ -1,6 +1,7 @@
 """Command lines: shared arguments, `--help` and exit codes of all commands."""
 
 import argparse
+import io
 import os
 import shutil
 import sys
@@ -174,6 +175,10 @@ def run(name: str, main: Callable[[], int], *, again: str = START_AGAIN) -> NoRe
             print(_SHOW_CURSOR, end="", flush=True)
         print(f"\n{name}: interrupted; {again}", file=sys.stderr, flush=True)
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that the output's encoding lacks must not end the command. Python does
+        # the same for stderr.
+        sys.stdout.reconfigure(errors="backslashreplace")
     # A scheduler's SIGTERM is an interrupt, too, so that checkpoints are finished.
     with interrupts.ending_on_signals(say_interrupted):
         try:

@@ -22,11 +22,15 @@ _FEW_SECONDS = 3.0
 
 
 # Control characters but line breaks and tabs. In file names and captions, they could
-# move the cursor, change colours or rename the terminal's window.
+# move the cursor, change colours or rename the terminal's window. The last row changes
+# the direction of the text after it, so that a name could show in another order.
 _CONTROLS = {
     code: f"\\x{code:02x}"
     for code in (*range(0x20), *range(0x7F, 0xA0))
     if chr(code) not in "\n\t"
+} | {
+    code: f"\\u{code:04x}"
+    for code in (0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A))
 }
 
 
@@ -66,7 +70,8 @@ def phase(
     start = said = time.perf_counter()
     before = done
     bar = Progress(
-        TextColumn(visible(title), markup=False),
+        # Not the title as the format of the column: it may hold braces.
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
@@ -74,7 +79,7 @@ def phase(
         transient=True,
         disable=not console.is_terminal,
     )
-    task = bar.add_task(title, total=total, completed=done, rate="")
+    task = bar.add_task(visible(title), total=total, completed=done, rate="")
 
     def advance(count: int = 1) -> None:
         nonlocal done, said

@@ -88,7 +88,7 @@ def _host() -> str:
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Replaces a file's content with text, atomically."""
-    with replaced(path) as partial, partial.open("w") as file:
+    with replaced(path) as partial, partial.open("w", encoding="utf-8") as file:
         file.writelines([text] if isinstance(text, str) else text)
 
 

@@ -117,18 +117,19 @@ def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:
     python = Path(sys.executable)
     if python.is_relative_to(Path.cwd()):  # Such as .venv/bin/python.
         python = python.relative_to(Path.cwd())
+    program = shlex.quote(str(python))
     longer = 2 * config.train.num_steps
     module = type(config.model).__module__
     if not module.startswith("jaxload."):  # Commands without a config file import it.
-        python = f"JAXLOAD_FAMILIES={module} {python}"
+        program = f"JAXLOAD_FAMILIES={module} {program}"
     path = shlex.quote(str(workdir.path))
     another = f"sample.seed={config.sample.seed + 1}"
     if config.synthetic is not None:
         another = "sample.caption='a small blue square moving up on a grey background'"
     console.say(
         "next: draw another sample, or train for more steps:\n"
-        f"  {python} -m jaxload.sample --workdir {path} --set {another}\n"
-        f"  {python} -m jaxload.train --workdir {path} --resume "
+        f"  {program} -m jaxload.sample --workdir {path} --set {another}\n"
+        f"  {program} -m jaxload.train --workdir {path} --resume "
         f"--set train.num_steps={longer}"
     )
 

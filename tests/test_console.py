@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
-from jaxload.console import Console, count_up, phase
+from jaxload.console import Console, count_up, phase, visible
 
 
 def test_a_line_is_printed_as_it_is():
@@ -74,3 +74,18 @@ def test_text_goes_through_say(root: Path):
             elif isinstance(node, ast.ImportFrom):
                 # Rich's own Console has no `say`.
                 assert node.module != "rich.console", f"{path}:{node.lineno}"
+
+
+def test_a_title_is_no_format():
+    """Paths in titles may hold braces."""
+    out = io.StringIO()
+    console = Console(file=out, width=200, force_terminal=True)
+    title = "writing {0} {task} [/b].csv"
+    with phase(console, title, 2) as advance:
+        advance(2)
+    assert out.getvalue().count(title) >= 2  # The bar, and the line at its end.
+
+
+def test_names_show_in_their_own_order():
+    assert visible("a\u202egnp.exe \u2028\u2069") == r"a\u202egnp.exe \u2028\u2069"
+    assert visible("\u05e7\u05dc\u05d8 \u732b") == "\u05e7\u05dc\u05d8 \u732b"

@@ -4,6 +4,8 @@ import csv
 import json
 import os
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -79,6 +81,22 @@ def test_names_and_captions_change_nothing_but_themselves(
     }
     cells = [cell for row in rows for cell in row.values()]
     assert not [cell for cell in cells if cell.startswith(("=", "+", "-", "@", "\t"))]
+
+
+def test_output_whose_encoding_lacks_a_name_is_escaped(media: Path, tmp_path: Path):
+    (media / f"{NAMES[0]}.txt").unlink()
+    (media / NAMES[0]).rename(media / "+caf\u00e9.png")
+    arguments = ["--media", str(media), "--out", str(tmp_path / "set")]
+    options = ["--workers", "0", "--max-bad-share", "1"]
+    result = subprocess.run(
+        [sys.executable, "-m", "jaxload.prepare", *arguments, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert result.returncode == 0, result.stderr
+    assert r"no caption, such as +caf\xe9.png" in result.stdout
 
 
 def test_the_command_to_run_next_quotes_its_work_directory(

@@ -16,6 +16,7 @@ from typing import Any
 from jaxload.console import Console
 from jaxload.media.batch_encoder import BatchEncoder, Failure, Key, Result
 from jaxload.media.batch_queue import Batch, BatchQueue
+from jaxload.media.captions import shown
 from jaxload.media.child import Child
 from jaxload.media.encoder_pool import DEPTH, Death, EncoderPool, Finished
 from jaxload.media.encoder_process import serve
@@ -218,7 +219,7 @@ class Encoders:
 
     def _say(self, how: str, names: Sequence[str]) -> None:
         names = list(dict.fromkeys(names))
-        where = ", ".join(names[:_NUM_NAMES]) or "its start"
+        where = ", ".join(map(shown, names[:_NUM_NAMES])) or "its start"
         more = len(names) - _NUM_NAMES
         others = f" and {more} more" if more > 0 else ""
         self._console.say(f"an encoder died ({how}) at {where}{others}")

@@ -50,7 +50,7 @@ def cut_into_parts(
 def marked(files: Sequence[MediaFile], marker: Path) -> Iterator[MediaFile]:
     """Yields the files; a marker file on disk holds the name of the current one."""
     for file in files:
-        marker.write_text(file.name)
+        marker.write_bytes(file.name.encode())  # A text file would change "\r".
         yield file
     marker.unlink(missing_ok=True)
 

@@ -5,6 +5,7 @@ from collections import Counter
 
 from jaxload.console import Console
 from jaxload.errors import InputError
+from jaxload.media.captions import shown
 from jaxload.media.encode_part import EncodePart
 from jaxload.media.part_tables import WORKER_DIED
 from jaxload.media.scan_part import ScanPart
@@ -21,9 +22,9 @@ class Recovery:
 
     def __call__(self, part: Part, how: str) -> Part:
         """Returns the part to run instead of one whose worker died."""
-        name = part.marker.read_text() if part.marker.exists() else ""
+        name = part.marker.read_bytes().decode() if part.marker.exists() else ""
         self._deaths[part.index, name] += 1
-        self._console.say(f"a worker died ({how}) at {name or 'its start'}")
+        self._console.say(f"a worker died ({how}) at {shown(name) or 'its start'}")
         if self._deaths[part.index, name] < 2:
             return _careful(part)
         if not name or name in part.poison:

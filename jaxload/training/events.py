@@ -190,7 +190,10 @@ class ScreenSink(_Closing):
 
     def _show_bar(self, done: int, text: str) -> None:
         if self._bar is None:  # Not in __init__: a started bar needs close().
-            columns = BarColumn(bar_width=10), TextColumn("{task.description}")
+            columns = (
+                BarColumn(bar_width=10),
+                TextColumn("{task.description}", markup=False),
+            )
             self._bar = Progress(*columns, console=self._console)
             self._bar.add_task("", total=self._num_steps, completed=self._start)
             self._bar.start()

@@ -1,6 +1,7 @@
 """Tests of jaxload.media.preparation, parts, claim, recovery and part_tables."""
 
 import dataclasses
+import io
 from pathlib import Path
 
 import av
@@ -14,7 +15,7 @@ from jaxload.media.claim import claim
 from jaxload.media.encode_part import EncodePart
 from jaxload.media.listing import MediaFile
 from jaxload.media.part_tables import parts_directory, read_encoded, read_scans
-from jaxload.media.parts import MIN_PARTS, cut_into_parts
+from jaxload.media.parts import MIN_PARTS, cut_into_parts, marked
 from jaxload.media.preparation import Preparation
 from jaxload.media.recovery import Part, Recovery
 from jaxload.media.runners import run_in_this_process
@@ -191,6 +192,18 @@ def test_a_file_is_left_alone_after_two_deaths_and_no_more(preparation: Preparat
     assert again.poison == {"a.mp4": "its worker died twice"}
     with pytest.raises(InputError, match="die while they read no file"):
         recover(again, "killed")
+
+
+def test_a_deadly_file_is_known_by_any_name(preparation: Preparation):
+    """A marker that is read as text would hold another name."""
+    part = ScanPart(preparation=preparation, index=0, files=listed(preparation))
+    file = MediaFile(name="a\r\nb\x1b \u00e9.mp4", num_bytes=1, caption=None)
+    out = io.StringIO()
+    recover = Recovery(Console(file=out))
+    for _ in marked([file], part.marker):
+        again = recover(recover(part, "killed"), "killed")
+        assert list(again.poison) == [file.name]
+    assert r"(killed) at a\r\nb\x1b " in out.getvalue()
 
 
 def test_deaths_before_the_first_file_end_it(preparation: Preparation):
