@@ -16,7 +16,7 @@ from jaxload.training.config import TrainConfig
 
 @pytest.mark.parametrize("seed", [0, MAX_SEED])
 def test_seeds_of_32_bits_are_accepted(seed: int):
-    check_seed("train.seed", seed)
+    check_seed(seed, "x")
     assert TrainConfig(num_steps=1, seed=seed).seed == seed
 
 

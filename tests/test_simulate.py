@@ -152,7 +152,7 @@ def test_two_budgets_halve_the_idle_share_of_few_long_shapes(
         (("--policies", "best"), r"--policies best: expected some of equal-token"),
         (("--replicas", 100_000), r"samples for 100000 replicas: expected at least"),
         (("--costs", "none.json"), r"calibration none.json: cannot be read"),
-        (("--seed", -1), r"--seed -1: expected 0 or more"),
+        (("--seed", -1), r"--seed -1: expected a seed from 0"),
         (("--max-buckets", 0), r"--max-buckets 0: expected 1 or more"),
         (("--flops-per-second", "inf"), r"--flops-per-second inf: expected more"),
     ],

@@ -29,7 +29,7 @@ class SyntheticConfig:
                 f"synthetic.num_samples={self.num_samples}: expected at least one for "
                 f"each of {len(self.clips)} sizes"
             )
-        check_seed("synthetic.seed", self.seed)
+        check_seed(self.seed, f"synthetic.seed={self.seed}")
         if not self.clips:
             raise InputError(
                 "synthetic.clips is empty: expected sizes such as 17x64x64"

@@ -62,7 +62,7 @@ class SimulationOptions:
         return Geometry(patch=preset(self.model).patch)
 
     def __post_init__(self):
-        check_seed("--seed", self.seed)
+        check_seed(self.seed, f"--seed {self.seed}")
         for name in ("accumulate", "num_steps", "num_replicas", "max_buckets"):
             if getattr(self, name) < 1:
                 option = name.removeprefix("num_").replace("_", "-")

@@ -39,6 +39,6 @@ class SampleConfig:
         except InputError as error:
             raise InputError(f"sample.shape: {error}") from error
         # The compiled sampler takes the seed as a signed integer.
-        check_seed("sample.seed", self.seed, largest=2**31 - 1)
+        check_seed(self.seed, f"sample.seed={self.seed}", largest=2**31 - 1)
         if self.num_steps < 1:
             raise InputError(f"sample.num_steps={self.num_steps}: expected 1 or more")

@@ -47,7 +47,7 @@ class TrainConfig:
             value = getattr(self, option.name)
             if value < 1:
                 raise InputError(f"train.{option.name}={value}: expected 1 or more")
-        check_seed("train.seed", self.seed)
+        check_seed(self.seed, f"train.seed={self.seed}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
