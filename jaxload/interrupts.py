@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-GRACE_SECONDS = 2.0
+GRACE_SECONDS = 4.0
 _POLL_SECONDS = 0.1
 
 EXIT_CODE = 130

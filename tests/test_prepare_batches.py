@@ -18,6 +18,7 @@ from jaxload.data.source import open_records
 from jaxload.errors import InputError
 from jaxload.media.part_writer import PartWriter
 from tests import process_groups
+from tests.media.named_memory import named_memory
 from tests.process_groups import wait_until
 from tests.test_prepare import (
     CONFIG,
@@ -52,11 +53,11 @@ def ids(out: Path) -> list[str]:
 def test_batches_make_the_same_bytes(
     media: Path, prepared: Path, tmp_path: Path, where: list[str]
 ):
-    before = set(os.listdir("/dev/shm"))
+    before = named_memory()
     assert prepare(media, tmp_path / "out", *BATCHED, *where) == 0
     assert shards(tmp_path / "out") == shards(prepared)
     assert ids(tmp_path / "out") == ids(prepared)
-    assert set(os.listdir("/dev/shm")) == before
+    assert named_memory() == before
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
@@ -239,7 +240,7 @@ def test_any_process_may_be_killed(
     codec = ("--codec", f"{CODECS}:SlowBatches", "--workers", "2")
     arguments = command_line(media, out, *codec)
     environment = {**os.environ, "JAXLOAD_TEST_PIDS": str(pids)}
-    before = set(os.listdir("/dev/shm"))
+    before = named_memory()
     process = subprocess.Popen(
         arguments,
         env=environment,
@@ -267,7 +268,7 @@ def test_any_process_may_be_killed(
     assert shards(out) == shards(prepared)
     assert ids(out) == ids(prepared)
     assert not list(out.glob(".*")), "nothing half written is left"
-    assert set(os.listdir("/dev/shm")) == before
+    assert named_memory() == before
 
 
 @pytest.mark.soak

@@ -1,11 +1,10 @@
 """Tests of jaxload.media.shared_memory."""
 
-import os
-
 import numpy as np
 
 from jaxload.media.child import Child, stop
 from jaxload.media.shared_memory import Allocator, SharedMemory
+from tests.media.named_memory import named_memory
 
 
 def fill(pipe, memory: SharedMemory) -> None:
@@ -15,14 +14,14 @@ def fill(pipe, memory: SharedMemory) -> None:
 
 
 def test_processes_see_the_same_bytes_and_leave_nothing():
-    before = set(os.listdir("/dev/shm"))
+    before = named_memory()
     memory = SharedMemory(16_384)
     child = Child(fill, memory)
     assert child.receive() == "done"
     stop([child])
     np.testing.assert_array_equal(memory.array(8_192, (2, 3)), np.full((2, 3), 7))
     assert memory.array(0, (8_192,)).sum() == 0
-    assert set(os.listdir("/dev/shm")) == before
+    assert named_memory() == before
     memory.close()
 
 
