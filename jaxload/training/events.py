@@ -126,24 +126,12 @@ class JsonlSink(_Closing):
         """Rewrites the file with the events kept from an earlier part of the run."""
         header = json.dumps({"event": _FORMAT, "version": _VERSION}) + "\n"
         write_atomically(path, [header, *map(_to_line, kept)])
-        self._path = path
-        # Unbuffered, so that closing the file after an error does not write again.
-        self._file = path.open("ab", buffering=0)
+        self._file = path.open("a")
 
     def write(self, event: Event) -> None:
-        """Appends an event.
-
-        Raises:
-            InputError: The file cannot be written, for instance because the disk is
-                full.
-        """
-        try:
-            self._file.write(_to_line(event).encode())
-        except OSError as error:
-            raise InputError(
-                f"{self._path}: cannot be written ({error.strerror}); free space on "
-                "the disk, and resume the run"
-            ) from error
+        """Appends an event."""
+        self._file.write(_to_line(event))
+        self._file.flush()
 
     def close(self) -> None:
         """Closes the file."""
