@@ -22,6 +22,9 @@ from jaxload.training.digests import FILE_NAME, MARK, seal_digests, write_digest
 from jaxload.training.intact import DATA, FROZEN, STATE, UNFINISHED
 from jaxload.training.step import TrainState
 
+# Orbax raises the first error of its writers; asyncio would log those of the others.
+logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+
 
 class Checkpoints:
     """The checkpoints of a run.
