@@ -14,7 +14,7 @@ from jaxload.runs.dataset import check_sizes
 from jaxload.runs.dry_run import dry_run
 from jaxload.runs.planned import follow_plan
 from jaxload.runs.run import train
-from jaxload.runs.sample_choice import settle_sample
+from jaxload.runs.sample_choice import keep_sample, settle_sample
 from jaxload.runs.setup import find_hardware
 from jaxload.runs.workdir import WorkDir, claim_workdir, no_run
 
@@ -100,7 +100,10 @@ def _load_config(args: argparse.Namespace) -> Config:
         return command.load_config(args)
     if not workdir.config.is_file():
         raise no_run(workdir)
-    return workdir.read_config() if args.config is None else command.load_config(args)
+    begun = workdir.read_config()
+    if args.config is None:
+        return begun
+    return keep_sample(command.load_config(args), begun)
 
 
 def _print_results(workdir: WorkDir, config: Config, console: Console) -> None:

@@ -61,6 +61,11 @@ def test_a_path_that_cannot_be_written_is_one_line(tmp_path: Path):
         write_atomically(tmp_path / "file" / "a", "text")
 
 
+def test_a_file_that_cannot_be_read_is_not_blamed_on_the_one_written(tmp_path: Path):
+    with pytest.raises(FileNotFoundError), replaced(tmp_path / "a"):
+        (tmp_path / "missing").read_bytes()
+
+
 def leave_partial(path: Path, pid: int) -> Path:
     """Creates the partial file of a process that was killed while writing."""
     with replaced(path) as mine:

@@ -18,6 +18,8 @@ from jaxload.data.manifest_metadata import FILE_NAME, read_generations
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.errors import InputError
+from jaxload.media import changes, history, prepared
+from jaxload.media.history import Change, FileChange
 from tests.media.media_files import moving_pattern
 from tests.media.projects import Project, change_everything, make_finished, rows
 
@@ -399,6 +401,95 @@ def test_a_lost_shard_is_made_again_unless_its_media_changed(project: Project):
     message = r"shard-00000.*missing or damaged, and cannot be made again because its"
     with pytest.raises(InputError, match=message):
         project.prepare()
+
+
+def test_a_lost_shard_that_was_made_again_too_short_is_made_again(
+    finished: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    project = Project(tmp_path / "project")
+    shutil.copytree(finished.media, project.media)
+    flag = tmp_path / "flag"
+    monkeypatch.setenv("JAXLOAD_TEST_FLAG", str(flag))
+    options = ("--codec", "tests.media.codecs:FailsWhileFlagged")
+    project.prepare(*options)
+    before = project.files()
+    (project.out / project.manifest().shards[0].name).unlink()
+    flag.touch()
+    with pytest.raises(InputError, match=r"cannot be made again with its 1 records"):
+        project.prepare(*options)
+    flag.unlink()
+    project.prepare(*options)
+    assert project.files() == before
+
+
+def test_a_lost_shard_is_made_again_without_a_file_that_gave_no_record(
+    finished: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(history, "MIN_PARTS", 1)
+    project = Project(tmp_path / "project")
+    shutil.copytree(finished.media, project.media)
+    project.prepare()
+    before = project.files()
+    (shard,) = project.manifest().shards
+    (project.media / "bad.png").unlink()
+    project.prepare()
+    (project.out / shard.name).unlink()
+    project.prepare()
+    assert project.files()[shard.name] == before[shard.name]
+    (project.media / "a.png").unlink()
+    project.prepare()
+    (project.out / shard.name).unlink()
+    with pytest.raises(InputError, match="its media have changed since"):
+        project.prepare()
+
+
+def test_a_damaged_manifest_can_be_made_again(
+    project: Project, capsys: pytest.CaptureFixture
+):
+    before = rows(project.manifest())
+    manifest = project.out / FILE_NAME
+    manifest.write_bytes(manifest.read_bytes()[:-100])
+    with pytest.raises(InputError, match="or remove it and prepare the media into"):
+        project.prepare()
+    manifest.unlink()
+    capsys.readouterr()
+    project.prepare()
+    assert rows(project.manifest()) == before
+    assert "encoding" not in capsys.readouterr().out
+
+
+def test_machines_whose_time_stamps_differ_prepare_together(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    """Another machine records its own time stamps while this one encodes."""
+    project.draw("g.png", seed=91)
+    write = prepared.write_scan_table
+
+    def write_later(out: Path, then: history.History) -> None:
+        write(out, then)
+        row = FileChange(change=Change.SEEN, file=then.files["a.png"].file)
+        history.write_update(out, len(then.updates), [row])
+
+    monkeypatch.setattr(prepared, "write_scan_table", write_later)
+    project.prepare()
+    assert "g.png" in {row[0] for row in rows(project.manifest())}
+
+
+def test_files_to_try_again_are_not_lost_to_another_update(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    """Another process writes its update first."""
+    write, others = changes.write_update, iter([[]])
+
+    def write_second(out: Path, index: int, update: list[FileChange]) -> None:
+        write(out, index, next(others, update))
+
+    monkeypatch.setattr(changes, "write_update", write_second)
+    project.prepare("--retry-failed")
+    last = history.read_history(project.out).updates[-1]
+    assert [(row.file.name, row.change) for row in last] == [
+        ("bad.png", Change.RETRIED)
+    ]
 
 
 def test_lost_lists_of_media_are_refused(project: Project):

@@ -68,10 +68,19 @@ def all_masked(generations: Iterable[Generation]) -> Ranges:
     return tuple(itertools.chain(*(g.masked for g in generations)))
 
 
+def num_covered(generations: Sequence[Generation]) -> int:
+    """Returns the number of updates that a manifest covers; 0 without a manifest."""
+    return generations[-1].num_updates if generations else 0
+
+
 def extended(
     generations: Sequence[Generation], newest: Generation
 ) -> tuple[Generation, ...]:
-    """Appends a generation, unless it has the rows of the last one."""
+    """Appends a generation, unless it has the rows of the last one.
+
+    In that case, the last one also keeps its fingerprint, and so the digest by which
+    runs recognize it.
+    """
     if generations:
         last = generations[-1]
         if not newest.masked and newest.num_shards == last.num_shards:

@@ -17,6 +17,10 @@ FILE_NAME = "manifest.parquet"
 METADATA_KEY = b"jaxload"
 SIZES = ("frames", "height", "width")
 FORMAT = 3
+_REMEDY = (
+    "restore it from a copy; or remove it and prepare the media into the same "
+    "directory again, which keeps all shards"
+)
 _ONE_GENERATION = 2  # Format without generations and without the column `start`.
 
 ENTRY_SCHEMA = pa.schema(
@@ -70,7 +74,7 @@ def read_generations(
     if file.num_rows != num_records:
         raise InputError(
             f"{path}: expected a row per record, got {file.num_rows} rows for "
-            f"{num_records} records; prepare the dataset again"
+            f"{num_records} records; {_REMEDY}"
         )
     return generations, shards
 
@@ -78,9 +82,7 @@ def read_generations(
 def damaged(path: Path, error: Exception) -> InputError:
     """Returns the error to raise for a file that is not a manifest."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    return InputError(
-        f"{path}: not a manifest of jaxload ({reason}); prepare the dataset again"
-    )
+    return InputError(f"{path}: not a manifest of jaxload ({reason}); {_REMEDY}")
 
 
 def _parse(

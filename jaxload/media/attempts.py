@@ -1,5 +1,6 @@
 """Decides which parts are encoded, and which files that failed are tried again."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from jaxload.errors import InputError
@@ -15,25 +16,56 @@ from jaxload.media.part_tables import (
 )
 
 
-def must_encode(out: Path, history: History, part: int, *, is_covered: bool) -> bool:
+def must_encode(
+    out: Path,
+    history: History,
+    part: int,
+    *,
+    is_covered: bool,
+    num_records: Mapping[str, int],
+) -> bool:
     """Returns whether a part has to be encoded, or encoded again.
 
-    A part that the manifest covers is encoded again only if its shard is missing or
-    damaged. Any other part is also encoded again if a codec or a worker failed.
+    A part that the manifest covers is encoded again only if its shard is missing,
+    damaged or too short. Any other part is also encoded again if a codec or a worker
+    failed.
+
+    Args:
+        out: Directory of the dataset.
+        history: History of the media.
+        part: Number of the part.
+        is_covered: True if the manifest covers the part.
+        num_records: Records of each shard of the manifest, by name.
 
     Raises:
-        InputError: A shard of the manifest is missing or damaged, and its files have
-            changed since.
+        InputError: A shard of the manifest cannot be used, and files of its records
+            have changed since.
     """
-    if not is_encoded(out, part):
-        if is_covered and not history.is_whole(part):
-            raise InputError(
-                f"{shard_path(out, part)}: is missing or damaged, and cannot be made "
-                "again because its media have changed since; restore it from a copy, "
-                "or choose another --out"
-            )
+    if not is_covered:
+        return not is_encoded(out, part) or has_failed(out, part)
+    if is_encoded(out, part):
+        shard = read_encoded(out, part).shard
+        # A shard that was lost and encoded again lacks clips if a codec failed.
+        found = shard.num_records if shard else 0
+        if found == num_records.get(shard_path(out, part).name, 0):
+            return False
+    if not _can_be_repeated(out, history, part):
+        raise InputError(
+            f"{shard_path(out, part)}: is missing or damaged, and cannot be made "
+            "again because its media have changed since; restore it from a copy, "
+            "or choose another --out"
+        )
+    return True
+
+
+def _can_be_repeated(out: Path, history: History, part: int) -> bool:
+    """Returns whether the files that gave records of a part are all as they were."""
+    now = {file.name for file in history.files_of(part)}
+    if len(now) == len(history.parts[part]):
         return True
-    return not is_covered and has_failed(out, part)
+    return has_table(out, part) and now.issuperset(
+        read_encoded(out, part).entries["source"].to_pylist()
+    )
 
 
 def failed_files(out: Path, history: History) -> set[str]:

@@ -17,7 +17,7 @@ from jaxload.shapes.shape import Shape
 Key: TypeAlias = Shape | None
 """Key that all items of a batch share: the shape of clips, or None for captions."""
 
-_MAX_FAILED = 3  # Whole batches; fewer may be clips of one damaged file.
+_MAX_FAILED = 3  # Whole batches, and files: fewer may be clips of damaged files.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +44,8 @@ class BatchEncoder:
     load_text_encoder: Callable[[], TextEncoder]
     _num_failed: int = dataclasses.field(default=0, init=False)
     """Batches in a row of which no item could be encoded."""
+    _failed_files: set[str] = dataclasses.field(default_factory=set, init=False)
+    """Files of these batches."""
 
     def size(self, key: Key) -> int:
         """Returns the number of items in a full batch."""
@@ -51,28 +53,32 @@ class BatchEncoder:
             return CaptionBatches(self.load_text_encoder()).size()
         return ClipBatches(self.load_codec()).size(key.pixels)
 
-    def encode(self, key: Key, items: Sequence[Any]) -> list[Result]:
+    def encode(
+        self, key: Key, items: Sequence[Any], names: Sequence[str]
+    ) -> list[Result]:
         """Encodes videos `[P, Y, X, 3]` of one shape, or captions if `key` is None.
 
         If a batch raises an exception, its items are encoded one by one, so that only
-        the items at fault have no result.
+        the items at fault have no result. `names` are the files of the items.
 
         Raises:
             InputError: The items are not at fault: the batch takes too much memory, or
-                several whole batches failed.
+                several whole batches, of several files, failed in a row.
         """
         run = self._encode_captions if key is None else self._encode_clips(key)
         results = self._encode(run, key, items)
         failures = [result for result in results if isinstance(result, Failure)]
         if len(items) > 1 and len(failures) == len(items):
             self._num_failed += 1
+            self._failed_files.update(names)
         elif len(failures) < len(items):
             self._num_failed = 0
-        if self._num_failed == _MAX_FAILED:
+            self._failed_files.clear()
+        if min(self._num_failed, len(self._failed_files)) >= _MAX_FAILED:
             raise InputError(
-                f"{self._who(key)} failed on {_MAX_FAILED} whole batches in a row, "
-                f"last on {len(items)} {_noun(key)}: {failures[-1].detail}; correct "
-                "it, and run the same command again; finished parts are kept"
+                f"{self._who(key)} failed on {self._num_failed} whole batches in a "
+                f"row, last on {len(items)} {_noun(key)}: {failures[-1].detail}; "
+                "correct it, and run the same command again; finished parts are kept"
             )
         return results
 

@@ -16,6 +16,7 @@ from jaxload.media.history import (
     FileChange,
     History,
     KnownFile,
+    encoded_by,
     num_updates,
     read_history,
     write_update,
@@ -50,13 +51,19 @@ def update_history(
             return history
         removed = [c.file.name for c in update if c.change == Change.REMOVED]
         review.check_removed(preparation.media, removed, len(history.files))
-        retried = ()
         write_update(out, len(history.updates), update)
+        # The update on disk may be that of another process.
+        encoded = encoded_by(read_history(out).updates[len(history.updates)])
+        retried = [name for name in retried if name not in encoded]
 
 
 def is_newest(out: Path, history: History) -> bool:
-    """Returns whether no other process has recorded a later update."""
-    return num_updates(out) == len(history.updates)
+    """Returns whether no other process has recorded a later change of the media.
+
+    Other time stamps alone are no change; those of several machines may differ.
+    """
+    known = len(history.updates)
+    return num_updates(out) == known or not read_history(out).differs_from(known)
 
 
 def _differences(

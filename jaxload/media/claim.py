@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxload.data.config import MAX_SOURCE_PIXELS
 from jaxload.data.manifest_metadata import FILE_NAME
 from jaxload.errors import InputError
 from jaxload.files import read_json, written_once
@@ -33,11 +34,17 @@ def claim(out: Path, fingerprint: dict[str, Any]) -> None:
     _check_same(out, fingerprint)
 
 
+def _with_default(fingerprint: dict[str, Any]) -> dict[str, Any]:
+    return {"max_source_pixels": MAX_SOURCE_PIXELS, **fingerprint}
+
+
 def _check_same(out: Path, fingerprint: dict[str, Any]) -> None:
     found = read_json(out / _FINGERPRINT, remedy="choose another --out")
     if found.get("version") in COMPATIBLE_VERSIONS:
         found["version"] = fingerprint["version"]
     found.pop("media", None)  # Earlier versions recorded and compared the media here.
+    # Recorded only if it is not the default; see `Preparation.fingerprint`.
+    found, fingerprint = (_with_default(content) for content in (found, fingerprint))
     # In the order of the fingerprint: codecs come before their channels and strides.
     for name in {**found, **fingerprint}:
         then, now = found.get(name), fingerprint.get(name)

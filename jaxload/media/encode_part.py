@@ -124,6 +124,8 @@ class EncodePart:
         for clip, video in read_clips(path, work.cutting, step.buffer, max_pixels=most):
             writer.add(work, clip, step.submit_clip(file.name, clip.shape, video))
             _wait_while_full(step, writer, 1 if one_by_one else _MAX_WAITING)
+            if work.problem is not None:  # No later clip would be written.
+                return
 
 
 def _wait_while_full(

@@ -76,6 +76,7 @@ class EncodeStep(Protocol):
 
 class _Item(NamedTuple):
     ticket: Ticket
+    name: str
     payload: Any
 
 
@@ -114,11 +115,11 @@ class LocalStep:
     def submit_clip(self, name: str, shape: Shape, video: np.ndarray) -> Ticket:
         """Encodes the clip, or keeps it until the batch of its shape is full."""
         self.num_bytes += video.nbytes
-        return self._submit(shape, video)
+        return self._submit(shape, name, video)
 
     def submit_caption(self, name: str, caption: str) -> Ticket:
         """Encodes the caption, or keeps it until the batch of captions is full."""
-        return self._submit(None, caption)
+        return self._submit(None, name, caption)
 
     def wait(self) -> None:
         """Encodes the oldest batch, even if it is not full."""
@@ -126,8 +127,8 @@ class LocalStep:
         assert batch is not None, "nothing to wait for"
         self._encode(batch)
 
-    def _submit(self, key: Key, payload: Any) -> Ticket:
-        item = _Item(Ticket(), payload)
+    def _submit(self, key: Key, name: str, payload: Any) -> Ticket:
+        item = _Item(Ticket(), name, payload)
         self._queue.add(key, item)
         while batch := self._queue.take():
             self._encode(batch)
@@ -135,7 +136,8 @@ class LocalStep:
 
     def _encode(self, batch: Batch[_Item]) -> None:
         payloads = [item.payload for item in batch.items]
-        results = self._encoder.encode(batch.key, payloads)
+        names = [item.name for item in batch.items]
+        results = self._encoder.encode(batch.key, payloads, names)
         if batch.key is not None:
             self.num_bytes -= sum(video.nbytes for video in payloads)
         for item, result in zip(batch.items, results, strict=True):

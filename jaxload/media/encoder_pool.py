@@ -10,7 +10,7 @@ from jaxload.errors import InputError
 from jaxload.media.batch_encoder import Result
 from jaxload.media.batch_queue import Batch
 from jaxload.media.child import Child, DiedError, stop
-from jaxload.media.encoder_process import BatchEncoded, Ready
+from jaxload.media.encoder_process import BatchEncoded, Payload, Ready
 from jaxload.media.gpus import encoder_devices
 
 DEPTH = 2
@@ -85,12 +85,12 @@ class EncoderPool:
         """True if an encoder can take another batch."""
         return any(len(encoder.batches) < DEPTH for encoder in self._encoders)
 
-    def give(self, batch: Batch[Any], payloads: Sequence[Any]) -> None:
+    def give(self, batch: Batch[Any], payloads: Sequence[Payload]) -> None:
         """Sends a batch to the encoder with the fewest unfinished batches.
 
         Args:
             batch: Batch to return when the encoder has finished it, or has died.
-            payloads: Captions, or offsets in shared memory, to send for its items.
+            payloads: Payloads to send for its items.
         """
         encoder = min(self._encoders, key=lambda e: (len(e.batches), not e.is_ready))
         encoder.batches.append(batch)

@@ -5,13 +5,23 @@ import os
 import time
 from collections.abc import Sequence
 from multiprocessing import connection
-from typing import Any
+from typing import Any, NamedTuple
 
 from jaxload.media.batch_encoder import BatchEncoder, Result
 from jaxload.media.batch_queue import Batch
 from jaxload.media.inbox import Inbox
 from jaxload.media.remote_step import Offload
 from jaxload.media.shared_memory import SharedMemory
+
+
+class Payload(NamedTuple):
+    """Item of a batch, as an encoder process receives it."""
+
+    name: str
+    """File of the clip, or of the caption."""
+
+    content: Any
+    """Caption, or offset of a clip in the shared memory."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,8 +54,8 @@ def serve(
         pipe: Pipe to the main process.
         encoder: Codec and text encoder.
         offload: Tells which of the two to load.
-        memory: Shared memory with the pixels of clips. The items of a batch of clips
-            are offsets in it; those of a batch of captions are the captions.
+        memory: Shared memory with the pixels of clips. The payloads of a batch of
+            clips are offsets in it; those of a batch of captions are the captions.
         device: The only GPU that the process may see, as CUDA names it; None to leave
             the environment as it is.
     """
@@ -64,7 +74,8 @@ def serve(
         begin = time.monotonic()
         batch = inbox.get()
         received = time.monotonic()
-        results = encoder.encode(batch.key, _payloads(batch, memory))
+        names = [item.name for item in batch.items]
+        results = encoder.encode(batch.key, _payloads(batch, memory), names)
         end = time.monotonic()
         # The wait for the first batch is the time that workers take to start.
         seconds, waited = (0.0, 0.0) if last is None else (end - last, received - begin)
@@ -74,7 +85,8 @@ def serve(
         last = end
 
 
-def _payloads(batch: Batch[Any], memory: SharedMemory) -> list[Any]:
+def _payloads(batch: Batch[Payload], memory: SharedMemory) -> list[Any]:
+    contents = [item.content for item in batch.items]
     if batch.key is None:
-        return list(batch.items)
-    return [memory.array(offset, (*batch.key.pixels, 3)) for offset in batch.items]
+        return contents
+    return [memory.array(offset, (*batch.key.pixels, 3)) for offset in contents]

@@ -19,7 +19,7 @@ from jaxload.media.batch_queue import Batch, BatchQueue
 from jaxload.media.captions import shown
 from jaxload.media.child import Child
 from jaxload.media.encoder_pool import DEPTH, Death, EncoderPool, Finished
-from jaxload.media.encoder_process import serve
+from jaxload.media.encoder_process import Payload, serve
 from jaxload.media.gpus import encoder_devices
 from jaxload.media.link import (
     BufferGranted,
@@ -104,11 +104,6 @@ class Encoders:
         """Share of time after the first batch in which encoders had no batch."""
         return self._pool.wait_share
 
-    @property
-    def num_bytes_used(self) -> int:
-        """Bytes of shared memory that hold clips."""
-        return self._free.num_used
-
     def handle(self, worker: Child, message: Any) -> None:
         """Handles a message from a worker."""
         self._waiting.discard(worker)
@@ -152,7 +147,8 @@ class Encoders:
                 batch = self._queue.take_partial()
             if batch is None:
                 return
-            self._pool.give(batch, [item.payload for item in batch.items])
+            payloads = [Payload(item.name, item.payload) for item in batch.items]
+            self._pool.give(batch, payloads)
 
     def listen(self, pipe: connection.Connection) -> None:
         """Handles a message from the encoder that has this pipe."""

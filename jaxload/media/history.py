@@ -53,6 +53,11 @@ class FileChange:
     """Digest of the content, if the update had to compare contents."""
 
 
+def encoded_by(update: Iterable[FileChange]) -> frozenset[str]:
+    """Returns the names of the files that an update encodes."""
+    return frozenset(row.file.name for row in update if row.change in ENCODED)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KnownFile:
     """State of a file after an update."""
@@ -119,10 +124,6 @@ class History:
         """Returns the files of a part that no later update has removed or replaced."""
         known = (self.files.get(file.name) for file in self.parts[part])
         return tuple(k.file for k in known if k is not None and k.part == part)
-
-    def is_whole(self, part: int) -> bool:
-        """Returns whether no file of a part was removed or replaced."""
-        return len(self.files_of(part)) == len(self.parts[part])
 
     def _apply(self, update: Sequence[FileChange]) -> None:
         encoded = [row.file for row in update if row.change in ENCODED]

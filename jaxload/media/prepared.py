@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jaxload.data.generation import all_masked, mask, ranges_of
+from jaxload.data.generation import all_masked, mask, num_covered, ranges_of
 from jaxload.data.manifest import write_manifest
 from jaxload.data.manifest_metadata import read_generations
 from jaxload.data.shard import Shard
@@ -58,12 +58,6 @@ class Prepared:
         return self.is_first or bool(self.changes)
 
 
-def num_covered(out: Path) -> int:
-    """Returns the number of updates that the manifest covers; 0 without a manifest."""
-    generations, _ = read_generations(out)
-    return generations[-1].num_updates if generations else 0
-
-
 def finish(
     preparation: Preparation,
     listing: Listing,
@@ -78,7 +72,7 @@ def finish(
     out = preparation.out
     generations, shards_before = read_generations(out)
     _check_newest(out, history)  # Otherwise, the manifest may cover more than history.
-    covered = generations[-1].num_updates if generations else 0
+    covered = num_covered(generations)
     first_new = history.num_parts(covered)
     merged = merge_parts(out, history, preparation.geometry, first_new=first_new)
     _check_prefix(out, merged.shards, shards_before)

@@ -8,6 +8,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from jaxload.console import Console, phase
+from jaxload.data.generation import num_covered
+from jaxload.data.manifest_metadata import read_generations
 from jaxload.errors import InputError
 from jaxload.files import remove_leftovers
 from jaxload.media.attempts import check_covered, failed_files, must_encode
@@ -20,11 +22,7 @@ from jaxload.media.listing import Listing, MediaFile
 from jaxload.media.merged_parts import scan_problems, write_scan_table
 from jaxload.media.part_tables import is_encoded, is_scanned, parts_directory
 from jaxload.media.preparation import Preparation
-from jaxload.media.prepared import (
-    Prepared,
-    finish,
-    num_covered,
-)
+from jaxload.media.prepared import Prepared, finish
 from jaxload.media.recovery import Part
 from jaxload.media.review import Review, counts
 from jaxload.media.runners import Run
@@ -70,8 +68,10 @@ def prepare(
             f"{preparation.media}: none of its {listing.num_found:,} files can be used "
             f"({reasons}); fix the files that {report} lists"
         )
-    covered = num_covered(out)
+    generations, shards = read_generations(out)
+    covered = num_covered(generations)
     check_covered(out, covered)
+    num_records = {shard.name: shard.num_records for shard in shards}
     retried = failed_files(out, read_history(out)) if retry_failed else ()
     history = update_history(preparation, listing, console, review, retried)
     first_new = history.num_parts(covered)
@@ -103,7 +103,9 @@ def prepare(
     encodes = [
         EncodePart(preparation=preparation, index=i, files=files[i], shapes=shapes)
         for i in mine
-        if must_encode(out, history, i, is_covered=i < first_new)
+        if must_encode(
+            out, history, i, is_covered=i < first_new, num_records=num_records
+        )
     ]
     _run(run, "encoding", encodes, new_files, console)
     remove_leftovers(out)  # Partial files of workers that died.

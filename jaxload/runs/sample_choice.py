@@ -36,6 +36,19 @@ def settle_sample(config: Config) -> Config:
     return dataclasses.replace(config, sample=settled)
 
 
+def keep_sample(config: Config, begun: Config) -> Config:
+    """Fills in the sample that a run settled on when it began.
+
+    The dataset may have grown since, and its newest rows would give another sample.
+    """
+    sample = dataclasses.replace(
+        config.sample,
+        caption=config.sample.caption or begun.sample.caption,
+        shape=config.sample.shape or begun.sample.shape,
+    )
+    return dataclasses.replace(config, sample=sample)
+
+
 def _of_dataset(manifest: Manifest) -> SampleConfig:
     """Returns the most frequent shape, of several frames if any, and its first caption.
 

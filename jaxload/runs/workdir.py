@@ -11,6 +11,7 @@ from jaxload import config as config_lib
 from jaxload.config import Config
 from jaxload.errors import InputError
 from jaxload.files import read_json, write_atomically
+from jaxload.training.intact import list_steps
 
 RESTORE = "restore the file, or choose another --workdir"
 """Remedy for a file of a work directory that cannot be read."""
@@ -78,9 +79,8 @@ class WorkDir:
         return found["num_steps"] >= config.train.num_steps
 
     def num_done(self) -> int:
-        """Returns the number of steps of the newest checkpoint; 0 if there is none."""
-        names = [path.name for path in self.checkpoints.glob("*")]
-        return max((int(name) for name in names if name.isdigit()), default=0)
+        """Returns the step of the newest checkpoint, intact or not; 0 without any."""
+        return max(list_steps(self.checkpoints), default=0)
 
     def mark_finished(self, config: Config) -> None:
         """Records that every file of the run is written."""

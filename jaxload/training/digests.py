@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -140,9 +141,10 @@ def _missing(path: Path) -> DamagedError:
 
 
 def _files(directory: Path) -> list[Path]:
-    skipped = directory / FILE_NAME
-    paths = sorted(directory.rglob("*"))
-    return [path for path in paths if path.is_file() and path != skipped]
+    # Ignores directories that vanish, as those of a checkpoint that a run removes.
+    found = os.walk(directory)
+    paths = sorted(Path(parent, name) for parent, _, names in found for name in names)
+    return [path for path in paths if path != directory / FILE_NAME]
 
 
 def _name(directory: Path, path: Path) -> str:

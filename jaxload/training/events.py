@@ -126,16 +126,28 @@ class JsonlSink(_Closing):
         """Rewrites the file with the events kept from an earlier part of the run."""
         header = json.dumps({"event": _FORMAT, "version": _VERSION}) + "\n"
         write_atomically(path, [header, *map(_to_line, kept)])
-        self._file = path.open("a")
+        self._path = path
+        self._file = path.open("ab", buffering=0)  # A crash loses no complete line.
 
     def write(self, event: Event) -> None:
-        """Appends an event."""
-        self._file.write(_to_line(event))
-        self._file.flush()
+        """Appends an event; raises InputError if the disk is full."""
+        line = _to_line(event).encode()
+        try:
+            written = self._file.write(line)
+        except OSError as error:
+            raise self._error(str(error.strerror)) from error
+        if written != len(line):
+            raise self._error(f"{written} of {len(line)} bytes")
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+    def _error(self, reason: str) -> InputError:
+        return InputError(
+            f"{self._path}: cannot be written ({reason}); make room, then continue "
+            "with --resume"
+        )
 
 
 class ScreenSink(_Closing):

@@ -1,6 +1,5 @@
 """Finds the newest intact checkpoint of a run, and makes room for the next ones."""
 
-import itertools
 import shutil
 from pathlib import Path
 
@@ -39,16 +38,22 @@ def newest_intact(directory: Path, console: Console) -> int | None:
     Raises:
         InputError: All checkpoints are damaged.
     """
-    steps = sorted(_list_steps(directory), reverse=True)
-    for step, older in itertools.pairwise([*steps, None]):
-        assert step is not None
+    steps = list_steps(directory)
+    newest = steps[:1]
+    while steps:
+        step, *older = steps
         try:
             _check_checkpoint(directory / str(step), step, console)
             return step
         except DamagedError as error:
-            if older is None:
+            now = list_steps(directory)
+            if now[:1] != newest:  # A run saved another, and may have removed this one.
+                steps, newest = now, now[:1]
+            elif older:
+                console.say(f"{error}; trying the checkpoint of step {older[0]}")
+                steps = older
+            else:
                 raise InputError(f"{error}; {_RESTORE}") from error
-            console.say(f"{error}; trying the checkpoint of step {older}")
     return None
 
 
@@ -72,7 +77,7 @@ def clear_the_way(directory: Path, newest: int) -> None:
     Keeps one damaged checkpoint of each step, for a user who wants to repair it.
     Removes what processes that were killed, or met a full disk, left unfinished.
     """
-    for step in _list_steps(directory):
+    for step in list_steps(directory):
         if step > newest:
             aside = directory / f"{step}.damaged"
             shutil.rmtree(aside, ignore_errors=True)
@@ -81,13 +86,11 @@ def clear_the_way(directory: Path, newest: int) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def _list_steps(directory: Path) -> list[int]:
-    """Returns the steps of all checkpoints, damaged or not."""
-    return [
-        int(path.name)
-        for path in directory.glob("*")
-        if path.name.isascii() and path.name.isdecimal()
-    ]
+def list_steps(directory: Path) -> list[int]:
+    """Returns the steps of all checkpoints, damaged or not, the newest first."""
+    names = [path.name for path in directory.glob("*")]
+    steps = [int(name) for name in names if name.isascii() and name.isdecimal()]
+    return sorted(steps, reverse=True)
 
 
 def _check_checkpoint(directory: Path, step: int, console: Console) -> None:
@@ -101,14 +104,19 @@ def _check_checkpoint(directory: Path, step: int, console: Console) -> None:
         )
 
 
+def _require(paths: list[Path]) -> None:
+    for path in paths:
+        require_file(path)
+
+
 def _check_files(directory: Path, required: list[Path], console: Console) -> None:
     """Compares files with their digests; without digests, checks the required ones."""
-    for path in required:
-        require_file(path)
+    _require(required)
     title = f"checking {directory}"
     with phase(console, title, num_files(directory)) as advance:
         has_digests = check_digests(directory, on_file=advance)
     if not has_digests:
+        _require(required)  # A run may have removed the directory meanwhile.
         console.say(
             f"{directory}: has no digests, as written by an older version; its "
             "content is not checked"

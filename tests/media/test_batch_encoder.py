@@ -68,9 +68,13 @@ class OutOfMemory(Raising):
     )
 
 
-def encode(codec: Any, *values: int, encoder: BatchEncoder) -> list[Result]:
+def encode(
+    codec: Any, *values: int, encoder: BatchEncoder, name: str = ""
+) -> list[Result]:
+    """Encodes clips of one file, or each of a file of its own."""
+    names = [name or f"{i}.png" for i in range(len(values))]
     videos = [np.full((*SHAPE.pixels, 3), value, np.uint8) for value in values]
-    return encoder.encode(SHAPE, videos)
+    return encoder.encode(SHAPE, videos, names)
 
 
 def encoder_of(codec: Any) -> BatchEncoder:
@@ -130,8 +134,18 @@ def test_whole_batches_that_fail_in_a_row_stop_it():
         encode(codec, *[BAD] * SIZE, encoder=encoder)
 
 
+def test_one_file_of_many_batches_that_fail_stops_nothing():
+    codec = Raising()
+    encoder = encoder_of(codec)
+    for _ in range(5):
+        assert len(encode(codec, *[BAD] * SIZE, encoder=encoder, name="a.mp4")) == SIZE
+    encode(codec, *[BAD] * SIZE, encoder=encoder, name="b.mp4")
+    with pytest.raises(InputError, match=r"failed on 7 whole batches in a row"):
+        encode(codec, *[BAD] * SIZE, encoder=encoder, name="c.mp4")
+
+
 def test_captions_are_a_key_of_their_own():
     key: Key = None
-    (result,) = encoder_of(HaarCodec()).encode(key, ["two words"])
+    (result,) = encoder_of(HaarCodec()).encode(key, ["two words"], ["a.png"])
     assert isinstance(result, np.ndarray)
     assert result.shape == (2, 8)

@@ -14,7 +14,7 @@ from jaxload.media.batch_encoder import BatchEncoder
 from jaxload.media.batch_queue import Batch
 from jaxload.media.child import Child, DiedError, stop
 from jaxload.media.encoder_pool import Death, EncoderPool, Finished
-from jaxload.media.encoder_process import serve
+from jaxload.media.encoder_process import Payload, serve
 from jaxload.media.remote_step import Offload
 from jaxload.media.shared_memory import SharedMemory
 
@@ -49,7 +49,7 @@ def listen(pool: EncoderPool) -> Finished | Death | None:
 
 def test_batches_and_results_larger_than_pipes_block_nobody():
     pool = EncoderPool(start, 1)
-    batch = Batch(None, ("x" * 100_000,) * Wide.batch_size)
+    batch = Batch(None, (Payload("a.png", "x" * 100_000),) * Wide.batch_size)
     try:
         assert listen(pool) is None  # It is ready.
         for _ in range(2):

@@ -87,7 +87,7 @@ def test_a_slow_encoder_stops_decoding(encoders: Encoders):
     encoders.handle(worker, WantsBuffer(NUM_BYTES))
     encoders.advance([worker])
     assert len(worker.offsets()) == most
-    assert encoders.num_bytes_used == most * 110_592
+    assert encoders._free.num_used == most * 110_592
     listen(encoders, worker, 3)
     encoders.advance([worker])
     assert len(worker.offsets()) == most + 1
@@ -101,7 +101,7 @@ def test_a_batch_is_run_before_it_is_full_when_no_clip_can_come(encoders: Encode
     encoders.advance([])
     assert encoders._pool.is_busy
     listen(encoders, worker, 1)
-    assert encoders.num_bytes_used == 0
+    assert encoders._free.num_used == 0
 
 
 def test_a_dead_worker_gives_all_its_memory_back(encoders: Encoders):
@@ -114,7 +114,7 @@ def test_a_dead_worker_gives_all_its_memory_back(encoders: Encoders):
     listen(encoders, worker, 3)  # They were with the encoder.
     encoders.advance([])
     listen(encoders, other, 1)
-    assert encoders.num_bytes_used == 0
+    assert encoders._free.num_used == 0
 
 
 def test_memory_that_is_not_needed_goes_back(encoders: Encoders):
@@ -122,4 +122,4 @@ def test_memory_that_is_not_needed_goes_back(encoders: Encoders):
     encoders.handle(worker, WantsBuffer(NUM_BYTES))
     encoders.advance([worker])
     encoders.handle(worker, ReleasesBuffer())
-    assert encoders.num_bytes_used == 0
+    assert encoders._free.num_used == 0

@@ -8,7 +8,7 @@ import pytest
 
 from jaxload.config import Config
 from jaxload.data.manifest import Entry
-from jaxload.runs.sample_choice import settle_sample
+from jaxload.runs.sample_choice import keep_sample, settle_sample
 from jaxload.sampling.config import SampleConfig
 from jaxload.shapes.shape import Shape
 from tests.data.datasets import write_dataset
@@ -54,6 +54,15 @@ def test_given_values_are_kept(config: Config):
     assert (sample.caption, sample.shape) == ("a [red] clip; $(rm)", "1x2x2")
     both = with_sample(config, caption="mine", shape="1x2x2")
     assert settle_sample(both) is both
+
+
+def test_a_resumed_run_keeps_its_sample_although_the_dataset_has_grown(config: Config):
+    begun = with_sample(config, caption="then", shape="1x4x4")
+    write_entries(config)
+    kept = settle_sample(keep_sample(with_sample(config), begun)).sample
+    assert kept == begun.sample
+    changed = keep_sample(with_sample(config, caption="mine"), begun).sample
+    assert (changed.caption, changed.shape) == ("mine", "1x4x4")
 
 
 def test_without_a_dataset_the_shape_is_the_largest_allowed(config: Config):

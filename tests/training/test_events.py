@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -116,6 +118,34 @@ def test_every_line_is_there_before_the_file_is_closed(path: Path):
         for step in range(3):
             sink.write(step_event(step))
             assert len(read_events(path)) == step + 1
+
+
+FULL_DISK = """
+import pathlib, resource, sys
+from jaxload.training.events import Event, JsonlSink
+
+with JsonlSink(pathlib.Path(sys.argv[1]), []) as sink:
+    sink.write(Event("a", 1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (70, 70))
+    try:
+        for step in range(9):
+            sink.write(Event("b", step))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_full_disk_is_one_line(path: Path):
+    result = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stderr == ""
+    assert result.stdout.startswith(f"InputError {path}: cannot be written (")
+    assert result.stdout.endswith("; make room, then continue with --resume\n")
+    assert [event.step for event in read_events(path)] == [1]
 
 
 def test_a_number_that_is_none_is_null(path: Path):

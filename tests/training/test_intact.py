@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from jaxload.console import Console
 from jaxload.errors import InputError
+from jaxload.training import intact
 from jaxload.training.checkpoint import Checkpoints
 from jaxload.training.digests import FILE_NAME
 from jaxload.training.intact import check_frozen, clear_the_way, newest_intact
@@ -175,6 +176,22 @@ def test_damage_to_a_checkpoint_of_an_older_version_is_one_line(copy: Path):
         pytest.raises(InputError, match=r"8: cannot be restored \(.*remove it to con"),
     ):
         checkpoints.restore(8, small_state(8, frozen=True))
+
+
+def test_a_checkpoint_that_a_run_removes_meanwhile_is_not_called_damaged(
+    copy: Path, saved: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The run saves step 12 and removes step 8 while `sample` checks step 8."""
+    check = intact.check_digests
+
+    def check_too_late(directory: Path, *, on_file: Callable[[], object]) -> bool:
+        if directory.name == "8":
+            shutil.rmtree(directory)
+            save_steps(copy, 12)
+        return check(directory, on_file=on_file)
+
+    monkeypatch.setattr(intact, "check_digests", check_too_late)
+    assert find(copy) == (12, [])
 
 
 def test_a_checkpoint_that_was_committed_but_not_sealed_is_used(copy: Path):
