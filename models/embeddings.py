@@ -1,14 +1,15 @@
 """Patches, rotary position embeddings and timestep embeddings."""
 
 # Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
-# N heads, K head width, P channels of a patch, R rotations: half of K.
+# N heads, K head width, P channels of a patch, R rotations: half of K, A: B, or 1 for
+# all samples.
 
 import math
 from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxload.models.transformer_config import TIME_WIDTH
 
@@ -17,8 +18,17 @@ _MAX_PERIOD = 10_000.0
 Patch = tuple[int, int, int]
 """Latent frames, rows and columns per token."""
 
-Rotary = tuple[Float[Array, "s r"], Float[Array, "s r"]]
+Grid = tuple[int, int, int] | Int[Array, "b 3"]
+"""Tokens along frames, rows and columns: of all samples alike, or of each sample.
+
+If each sample has a grid of its own, its tokens come first, and padding follows.
+"""
+
+Rotary = tuple[Float[Array, "a s r"], Float[Array, "a s r"]]
 """Cosines and sines of each token's rotation angles."""
+
+MAX_POSITION = 1_024
+"""Upper bound on the tokens along each axis, if each sample has a grid of its own."""
 
 
 def timestep_embedding(timestep_B: Float[Array, " b"]) -> Float[Array, "b width"]:
@@ -39,35 +49,69 @@ def rope_widths(head_width: int) -> tuple[int, int, int]:
     return head_width - 2 * spatial, spatial, spatial
 
 
-def rotary_table(grid: Sequence[int], widths: Sequence[int], *, theta: float) -> Rotary:
-    """Computes the rotary table of all tokens of a (frames, rows, columns) grid.
+def row_lengths(grid: Grid) -> Int[Array, " b"] | None:
+    """Returns the number of tokens of each sample; None if all samples are alike."""
+    return None if isinstance(grid, tuple) else grid.prod(axis=1)
+
+
+def without_padding(
+    x_BSP: Float[Array, "b s p"], lengths_B: Int[Array, " b"] | None
+) -> Float[Array, "b s p"]:
+    """Zeros the tokens beyond the lengths; multiplication would keep NaNs."""
+    if lengths_B is None:
+        return x_BSP
+    is_token_BS = jnp.arange(x_BSP.shape[1])[None] < lengths_B[:, None]
+    return jnp.where(is_token_BS[..., None], x_BSP, jnp.zeros((), x_BSP.dtype))
+
+
+def rotary_table(
+    grid: Grid, num_tokens: int, widths: Sequence[int], *, theta: float
+) -> Rotary:
+    """Computes the rotary table of all tokens.
 
     Args:
-        grid: Number of tokens along each axis.
+        grid: Tokens along each axis. Padding after a sample's own tokens gets angles of
+            no meaning.
+        num_tokens: Tokens of a sample, with padding.
         widths: Channels of a head that rotate with each axis; even numbers.
         theta: Base of the frequencies; periods range from 2 pi to 2 pi theta tokens.
     """
     cosines, sines = [], []
-    for axis, (count, width) in enumerate(zip(grid, widths, strict=True)):
+    for axis, width in enumerate(widths):
+        count = grid[axis] if isinstance(grid, tuple) else MAX_POSITION
         # Computed in float64 and rounded once. Cheap: the tables are one per axis.
         frequencies = theta ** -(np.arange(0, width, 2) / width)
         angles = np.arange(count)[:, None] * frequencies[None]
-        shape = [1, 1, 1, width // 2]
-        shape[axis] = count
         for tables, function in ((cosines, np.cos), (sines, np.sin)):
-            table = jnp.asarray(function(angles), jnp.float32).reshape(shape)
-            tables.append(jnp.broadcast_to(table, (*grid, width // 2)))
-    num_tokens, num_rotations = math.prod(grid), sum(widths) // 2
-    cos, sin = (
-        jnp.concatenate(tables, axis=-1).reshape(num_tokens, num_rotations)
-        for tables in (cosines, sines)
-    )
+            table = jnp.asarray(function(angles), jnp.float32)
+            tables.append(_at_positions(table, axis, grid, num_tokens))
+    cos, sin = (jnp.concatenate(tables, axis=-1) for tables in (cosines, sines))
     return cos, sin
+
+
+def _at_positions(table: Array, axis: int, grid: Grid, num_tokens: int) -> Array:
+    """Returns the rows of an axis's table for all tokens, `[A, S, width]`."""
+    width = table.shape[1]
+    if isinstance(grid, tuple):
+        shape = [1, 1, 1, width]
+        shape[axis] = len(table)
+        table = jnp.broadcast_to(table.reshape(shape), (*grid, width))
+        return table.reshape(1, num_tokens, width)
+    index_1S = jnp.arange(num_tokens, dtype=jnp.int32)[None]
+    # At least 1, because a row without a sample has a grid of zeros.
+    _, rows_B1, columns_B1 = jnp.split(jnp.maximum(grid, 1), 3, axis=1)
+    position_BS = (
+        index_1S // (rows_B1 * columns_B1),
+        index_1S // columns_B1 % rows_B1,
+        index_1S % columns_B1,
+    )[axis]
+    # Padding would continue with further frames.
+    return table[jnp.minimum(position_BS, MAX_POSITION - 1)]
 
 
 def rotate(x_BSNK: Float[Array, "b s n k"], rotary: Rotary) -> Float[Array, "b s n k"]:
     """Rotates each pair of neighbouring channels by its token's angles, in float32."""
-    cos, sin = (table[None, :, None] for table in rotary)
+    cos, sin = (table[:, :, None] for table in rotary)
     pairs = x_BSNK.astype(jnp.float32).reshape(*x_BSNK.shape[:-1], -1, 2)
     even, odd = pairs[..., 0], pairs[..., 1]
     rotated = jnp.stack([even * cos - odd * sin, even * sin + odd * cos], axis=-1)

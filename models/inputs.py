@@ -1,25 +1,21 @@
 """Checks of model inputs, with one-line error messages."""
 
+import math
 from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from jaxload.errors import InputError
+from jaxload.models.embeddings import Grid
 from jaxload.models.transformer_config import TransformerConfig
 
 
-def check_inputs(
-    model: str,
-    config: TransformerConfig,
-    latent: jax.Array,
-    timestep: jax.Array,
-    text: jax.Array,
-) -> None:
-    """Checks that the shapes of the inputs match the config.
+def check_latent(model: str, config: TransformerConfig, latent: jax.Array) -> None:
+    """Checks that the shape of a batch of latents matches the config.
 
     Raises:
-        InputError: A shape does not match; the message states what was expected.
+        InputError: The shape does not match; the message states what was expected.
     """
     if latent.ndim != 5:
         raise InputError(
@@ -37,6 +33,35 @@ def check_inputs(
         raise InputError(
             f"{model}: expected latents of {config.in_channels} channels, got "
             f"{channels}; change the latents or the config"
+        )
+
+
+def check_inputs(
+    model: str,
+    config: TransformerConfig,
+    tokens: jax.Array,
+    grid: Grid,
+    timestep: jax.Array,
+    text: jax.Array,
+) -> None:
+    """Checks that the shapes of the inputs match the config.
+
+    Raises:
+        InputError: A shape does not match; the message states what was expected.
+    """
+    channels = math.prod(config.patch) * config.in_channels
+    if tokens.ndim != 3 or 0 in tokens.shape or tokens.shape[2] != channels:
+        raise InputError(
+            f"{model}: expected patches of shape [batch, tokens, {channels}], got "
+            f"{tokens.shape}"
+        )
+    batch, num_tokens, _ = tokens.shape
+    if not isinstance(grid, tuple):
+        check_shape(model, "grid", grid, (batch, 3))
+    elif math.prod(grid) != num_tokens:
+        raise InputError(
+            f"{model}: expected the {math.prod(grid)} tokens of the grid {grid}, got "
+            f"{num_tokens}"
         )
     check_shape(model, "timestep", timestep, (batch,))
     if text.ndim != 3 or text.shape[0] != batch or text.shape[2] != config.text_dim:

@@ -8,4 +8,5 @@ from jaxload.ops.gated_residual_layer_norm_modulate import (
 from jaxload.ops.layer_norm_modulate import layer_norm_modulate as layer_norm_modulate
 from jaxload.ops.linear import Adapter as Adapter
 from jaxload.ops.linear import linear as linear
+from jaxload.ops.permute import permute_tokens as permute_tokens
 from jaxload.ops.rms_norm import rms_norm as rms_norm

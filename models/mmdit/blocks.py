@@ -21,6 +21,7 @@ from jaxload.models.layers import (
     stack,
 )
 from jaxload.models.mmdit.config import MMDiTConfig
+from jaxload.models.mmdit.keys import Keys
 from jaxload.models.transformer_config import TIME_WIDTH
 from jaxload.ops import (
     attention,
@@ -198,7 +199,7 @@ class DoubleBlock(nnx.Module):
         text_BTD: Float[Array, "b t d"],
         condition_BD: Float[Array, "b d"],
         rotary: Rotary,
-        key_lengths: Int[Array, " b"],
+        keys: Keys,
     ) -> tuple[Float[Array, "b s d"], Float[Array, "b t d"]]:
         video_BSD = constrain(video_BSD, "batch", "tokens", "width")
         # Without these two constraints, XLA gathers the gradients of text and
@@ -215,7 +216,8 @@ class DoubleBlock(nnx.Module):
             later.append(tuple(rest))
 
         q, k, v = (jnp.concatenate(parts, axis=1) for parts in zip(*qkv, strict=True))
-        h_BUNK = attention(q, k, v, key_lengths=key_lengths)
+        k, v = keys.arrange(k), keys.arrange(v)
+        h_BUNK = attention(q, k, v, key_lengths=keys.lengths_B)
         num_tokens = video_BSD.shape[1]
         return (
             self.video.finish(video_BSD, h_BUNK[:, :num_tokens], later[0]),
@@ -238,14 +240,15 @@ class SingleBlock(_Projections):
         x_BUD: Float[Array, "b u d"],
         condition_BD: Float[Array, "b d"],
         rotary: Rotary,
-        key_lengths: Int[Array, " b"],
+        keys: Keys,
     ) -> Float[Array, "b u d"]:
         x_BUD = constrain(x_BUD, "batch", "tokens", "width")
         condition_BD = constrain(condition_BD, "batch", "width")
         shift, scale, gate = self.modulations(condition_BD)
         h_BUD = layer_norm_modulate(x_BUD, scale, shift)
         q, k, v = self.qkv(h_BUD, rotary)
-        attended_BUD = merge_heads(attention(q, k, v, key_lengths=key_lengths))
+        k, v = keys.arrange(k), keys.arrange(v)
+        attended_BUD = merge_heads(attention(q, k, v, key_lengths=keys.lengths_B))
         h_BUI = nnx.gelu(self.mlp_in(h_BUD))
         return add_gated(
             x_BUD, gate, self.out(jnp.concatenate([attended_BUD, h_BUI], axis=-1))

@@ -4,9 +4,8 @@ Double blocks have separate weights for text and video; the single blocks after 
 share weights. SD3 and FLUX are similar; HunyuanVideo is the same model.
 """
 
-# Shape suffixes: B batch, F H W latent frames, height and width, C channels, S video
-# tokens, T text tokens, U both: S + T, D model width, E text width, P pooled text
-# width, W time width.
+# Shape suffixes: B batch, S video tokens, P channels of a patch, T text tokens, U both:
+# S + T, D model width, E text width, W time width.
 
 import math
 
@@ -17,17 +16,18 @@ from jaxtyping import Array, Float, Int
 
 from jaxload.errors import InputError
 from jaxload.models.embeddings import (
+    Grid,
     Rotary,
-    from_patches,
     rotary_table,
+    row_lengths,
     timestep_embedding,
-    to_patches,
-    token_grid,
+    without_padding,
 )
 from jaxload.models.inputs import check_config, check_inputs, check_shape
 from jaxload.models.layers import ZEROS, linears, run_stacked, stack
 from jaxload.models.mmdit.blocks import DoubleBlock, SingleBlock, TextRefiner
 from jaxload.models.mmdit.config import MMDiTConfig
+from jaxload.models.mmdit.keys import joint_keys
 from jaxload.models.transformer import Transformer
 from jaxload.models.transformer_config import TIME_WIDTH
 from jaxload.ops import layer_norm_modulate
@@ -82,20 +82,22 @@ class MMDiT(Transformer):
             kernel_init=ZEROS,
         )
 
-    def __call__(
+    def velocity(
         self,
-        latent_BFHWC: Float[Array, "b f h w c"],
+        tokens_BSP: Float[Array, "b s p"],
+        grid: Grid,
         timestep_B: Float[Array, " b"],
         text_BTE: Float[Array, "b t e"],
         *,
         text_lengths: Int[Array, " b"] | None = None,
-        pooled: Float[Array, "b p"] | None = None,
+        pooled: Float[Array, "b pooled"] | None = None,
         guidance: Float[Array, " b"] | None = None,
-    ) -> Float[Array, "b f h w c"]:
-        """Returns the velocity, in float32.
+    ) -> Float[Array, "b s out"]:
+        """Returns the velocity of tokens, in float32.
 
         Args:
-            latent_BFHWC: Noisy latents.
+            tokens_BSP: Patches of noisy latents.
+            grid: Tokens along frames, rows and columns; see `Transformer.velocity`.
             timestep_B: Noise level, from 0 (clean latent) to 1000 (noise).
             text_BTE: Text embeddings.
             text_lengths: Number of valid text tokens per sample; the tokens after them
@@ -109,34 +111,36 @@ class MMDiT(Transformer):
             InputError: A shape does not match the config.
         """
         config = self.config
-        check_inputs("MMDiT", config, latent_BFHWC, timestep_B, text_BTE)
+        check_inputs("MMDiT", config, tokens_BSP, grid, timestep_B, text_BTE)
         self._check_conditions(len(timestep_B), text_lengths, pooled, guidance)
         dtype = jnp.dtype(config.compute_dtype)
-        grid = token_grid(latent_BFHWC.shape, config.patch)
-        num_tokens, num_text_tokens = math.prod(grid), text_BTE.shape[1]
+        num_tokens, num_text_tokens = tokens_BSP.shape[1], text_BTE.shape[1]
+        video_lengths_B = row_lengths(grid)
+        tokens_BSP = without_padding(tokens_BSP.astype(dtype), video_lengths_B)
 
         if text_lengths is None:
             text_lengths = _lengths_without_zeros(text_BTE)
         lengths_B = jnp.clip(text_lengths, 0, num_text_tokens)
-        all_keys_B = lengths_B + num_tokens
+        keys = joint_keys(video_lengths_B, lengths_B, num_tokens, num_text_tokens)
         text_BTD, mean_BE = self._embed_text(text_BTE, timestep_B, lengths_B)
         condition_BD = self._condition(
             timestep_B, mean_BE if pooled is None else pooled, guidance
         )
-        patches_BSP = to_patches(latent_BFHWC.astype(dtype), config.patch)
-        video_BSD = self.patch_in(patches_BSP)
-        rotary = rotary_table(grid, config.rope_widths, theta=config.rope_theta)
+        video_BSD = self.patch_in(tokens_BSP)
+        rotary = rotary_table(
+            grid, num_tokens, config.rope_widths, theta=config.rope_theta
+        )
 
         video_BSD, text_BTD = run_stacked(
             self.double_blocks,
-            lambda block, streams: block(*streams, condition_BD, rotary, all_keys_B),
+            lambda block, streams: block(*streams, condition_BD, rotary, keys),
             (video_BSD, text_BTD),
             remat=config.remat,
         )
         rotary_U = _still_after(rotary, num_text_tokens)
         x_BUD = run_stacked(
             self.single_blocks,
-            lambda block, x_BUD: block(x_BUD, condition_BD, rotary_U, all_keys_B),
+            lambda block, x_BUD: block(x_BUD, condition_BD, rotary_U, keys),
             jnp.concatenate([video_BSD, text_BTD], axis=1),
             remat=config.remat,
         )
@@ -145,7 +149,7 @@ class MMDiT(Transformer):
             self.head_modulation(nnx.silu(condition_BD)), 2, axis=-1
         )
         x_BSD = layer_norm_modulate(x_BUD[:, :num_tokens], scale, shift)
-        return from_patches(self.patch_out(x_BSD), grid, config.patch)
+        return self.patch_out(x_BSD)
 
     def _embed_text(
         self, text_BTE: Array, timestep_B: Array, lengths_B: Array
@@ -153,7 +157,7 @@ class MMDiT(Transformer):
         """Returns the refined text tokens, and the mean of the text embeddings."""
         # A sample without text keeps one zero token, so that there is a key to attend.
         num_keys_B = jnp.maximum(lengths_B, 1)
-        text_BTE = _without_padding(text_BTE, lengths_B)
+        text_BTE = without_padding(text_BTE, lengths_B)
         mean_BE = _mean(text_BTE, num_keys_B)
         text_BTD = self.refiner(
             text_BTE.astype(self.config.compute_dtype),
@@ -210,16 +214,9 @@ class MMDiT(Transformer):
 
 def _still_after(rotary: Rotary, num_text_tokens: int) -> tuple[Array, Array]:
     """Appends text tokens to a rotary table, with angle 0: text is not rotated."""
-    padding = ((0, num_text_tokens), (0, 0))
+    padding = ((0, 0), (0, num_text_tokens), (0, 0))
     cos, sin = rotary
     return jnp.pad(cos, padding, constant_values=1.0), jnp.pad(sin, padding)
-
-
-def _without_padding(text_BTE: Array, lengths_B: Array) -> Array:
-    """Zeros the padding; masking by multiplication would keep NaNs."""
-    places_1T = jnp.arange(text_BTE.shape[1])[None]
-    is_text_BT = places_1T < lengths_B[:, None]
-    return jnp.where(is_text_BT[..., None], text_BTE, jnp.zeros_like(text_BTE))
 
 
 def _lengths_without_zeros(text_BTE: Array) -> Array:

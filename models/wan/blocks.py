@@ -8,7 +8,7 @@ import functools
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxload.models.axes import constrain, param
 from jaxload.models.embeddings import Rotary, rotate
@@ -53,7 +53,10 @@ class SelfAttention(_Projections):
     """Self-attention among all tokens of a sample, with rotary embeddings."""
 
     def __call__(
-        self, x_BSD: Float[Array, "b s d"], rotary: Rotary
+        self,
+        x_BSD: Float[Array, "b s d"],
+        rotary: Rotary,
+        lengths_B: Int[Array, " b"] | None,
     ) -> Float[Array, "b s d"]:
         q_BSNK, k_BSNK, v_BSNK = (
             split_heads(x, self.num_heads)
@@ -64,7 +67,8 @@ class SelfAttention(_Projections):
             )
         )
         q_BSNK, k_BSNK = rotate(q_BSNK, rotary), rotate(k_BSNK, rotary)
-        return self.out(merge_heads(attention(q_BSNK, k_BSNK, v_BSNK)))
+        h_BSNK = attention(q_BSNK, k_BSNK, v_BSNK, key_lengths=lengths_B)
+        return self.out(merge_heads(h_BSNK))
 
 
 class CrossAttention(_Projections):
@@ -118,7 +122,9 @@ class WanBlock(nnx.Module):
         text_BTD: Float[Array, "b t d"],
         image_BLD: Float[Array, "b l d"] | None,
         rotary: Rotary,
+        lengths_B: Int[Array, " b"] | None,
     ) -> Float[Array, "b s d"]:
+        """Returns the tokens; those beyond the lengths are not attended to."""
         x_BSD = constrain(x_BSD, "batch", "tokens", "width")
         # Without these two constraints, XLA gathers the gradients of text and time
         # over the batch, in every block.
@@ -129,7 +135,8 @@ class WanBlock(nnx.Module):
             modulation_BMD[:, i] for i in range(NUM_MODULATIONS)
         )
 
-        h_BSD = self.self_attention(layer_norm_modulate(x_BSD, scale1, shift1), rotary)
+        h_BSD = layer_norm_modulate(x_BSD, scale1, shift1)
+        h_BSD = self.self_attention(h_BSD, rotary, lengths_B)
         x_BSD, h_BSD = gated_residual_layer_norm_modulate(
             x_BSD, h_BSD, gate1, *self.cross_norm.modulation(x_BSD.shape[0])
         )

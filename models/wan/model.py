@@ -1,8 +1,7 @@
 """Wan 2.1: full space-time self-attention, and cross-attention to the text."""
 
-# Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
-# D model width, T text tokens, E text width, L image tokens, J image width,
-# M modulations.
+# Shape suffixes: B batch, S tokens, P channels of a patch, C time channels, D model
+# width, T text tokens, E text width, L image tokens, J image width, M modulations.
 
 import math
 
@@ -14,12 +13,12 @@ from jaxtyping import Array, Float
 from jaxload.errors import InputError
 from jaxload.models.axes import constrain
 from jaxload.models.embeddings import (
-    from_patches,
+    Grid,
     rope_widths,
     rotary_table,
+    row_lengths,
     timestep_embedding,
-    to_patches,
-    token_grid,
+    without_padding,
 )
 from jaxload.models.inputs import check_config, check_inputs
 from jaxload.models.layers import ZEROS, linears, run_stacked, stack
@@ -79,18 +78,21 @@ class WanTransformer(Transformer):
             kernel_init=ZEROS,
         )
 
-    def __call__(
+    def velocity(
         self,
-        latent_BFHWC: Float[Array, "b f h w c"],
+        tokens_BSP: Float[Array, "b s p"],
+        grid: Grid,
         timestep_B: Float[Array, " b"],
         text_BTE: Float[Array, "b t e"],
+        *,
         image: Float[Array, "b l j"] | None = None,
-    ) -> Float[Array, "b f h w out"]:
-        """Returns the velocity, in float32.
+    ) -> Float[Array, "b s out"]:
+        """Returns the velocity of tokens, in float32.
 
         Args:
-            latent_BFHWC: Noisy latents, followed by the condition's channels if
-                `config.condition_channels` is not 0.
+            tokens_BSP: Patches of noisy latents; each latent is followed by the
+                condition's channels if `config.condition_channels` is not 0.
+            grid: Tokens along frames, rows and columns; see `Transformer.velocity`.
             timestep_B: Noise level, from 0 (clean latent) to 1000 (noise).
             text_BTE: Text embeddings. Shorter texts are padded with zeros to the
                 config's num_text_tokens, and the padding is attended to, as the
@@ -103,10 +105,12 @@ class WanTransformer(Transformer):
             InputError: A shape does not match the config.
         """
         config = self.config
-        check_inputs("WanTransformer", config, latent_BFHWC, timestep_B, text_BTE)
-        self._check_image(latent_BFHWC.shape[0], image)
+        check_inputs("WanTransformer", config, tokens_BSP, grid, timestep_B, text_BTE)
+        batch, num_tokens, _ = tokens_BSP.shape
+        self._check_image(batch, image)
         dtype = jnp.dtype(config.compute_dtype)
-        grid = token_grid(latent_BFHWC.shape, config.patch)
+        lengths_B = row_lengths(grid)
+        tokens_BSP = without_padding(tokens_BSP.astype(dtype), lengths_B)
 
         # Each activation is sharded by samples; without these constraints, XLA
         # redistributes the activations instead of gathering the weights.
@@ -117,20 +121,20 @@ class WanTransformer(Transformer):
         time_BMD = time_BMD.reshape(-1, NUM_MODULATIONS, config.width)
         text_BTD = self._embed_text(text_BTE.astype(dtype))
         image_BLD = None if image is None else self.image(image.astype(dtype))
-        rotary = rotary_table(grid, rope_widths(config.head_width), theta=_ROPE_THETA)
+        widths = rope_widths(config.head_width)
+        rotary = rotary_table(grid, num_tokens, widths, theta=_ROPE_THETA)
 
-        x_BSD = run_stacked(
-            self.blocks,
-            lambda block, x_BSD: block(x_BSD, time_BMD, text_BTD, image_BLD, rotary),
-            self.patch_in(to_patches(latent_BFHWC.astype(dtype), config.patch)),
-            remat=config.remat,
-        )
+        def run(block: WanBlock, x_BSD: Array) -> Array:
+            return block(x_BSD, time_BMD, text_BTD, image_BLD, rotary, lengths_B)
+
+        x_BSD = self.patch_in(tokens_BSP)
+        x_BSD = run_stacked(self.blocks, run, x_BSD, remat=config.remat)
 
         head_BMD = (
             time_BD[:, None] + self.head_modulation[...].astype(jnp.float32)[None]
         )
         x_BSD = layer_norm_modulate(x_BSD, head_BMD[:, 1], head_BMD[:, 0])
-        return from_patches(self.patch_out(x_BSD), grid, config.patch)
+        return self.patch_out(x_BSD)
 
     def _embed_text(self, text_BTE: Array) -> Array:
         missing = self.config.num_text_tokens - text_BTE.shape[1]

@@ -12,9 +12,11 @@ from jaxload.models.embeddings import (
     rope_widths,
     rotary_table,
     rotate,
+    row_lengths,
     timestep_embedding,
     to_patches,
     token_grid,
+    without_padding,
 )
 
 
@@ -35,7 +37,7 @@ def test_a_head_of_wan_turns_as_released():
 
 def test_angles_of_each_axis_against_the_formula():
     grid, widths = (2, 3, 4), (8, 4, 6)
-    cos, sin = rotary_table(grid, widths, theta=256.0)
+    cos, sin = (x[0] for x in rotary_table(grid, 24, widths, theta=256.0))
     places = np.stack(np.meshgrid(*map(np.arange, grid), indexing="ij"))
     angles = np.concatenate(
         [
@@ -48,11 +50,33 @@ def test_angles_of_each_axis_against_the_formula():
     np.testing.assert_allclose(sin, np.sin(angles), atol=1e-7)
 
 
+def test_each_sample_turns_as_its_own_grid():
+    grids, widths = [(2, 3, 4), (1, 5, 2), (7, 1, 1), (0, 0, 0)], (8, 4, 6)
+    tables = rotary_table(jnp.asarray(grids, jnp.int32), 24, widths, theta=256.0)
+    for i, grid in enumerate(grids):
+        length = math.prod(grid)
+        for table, alone in zip(
+            tables, rotary_table(grid, length, widths, theta=256.0), strict=True
+        ):
+            assert np.isfinite(table[i]).all()
+            np.testing.assert_array_equal(table[i, :length], alone[0])
+
+
+def test_lengths_and_padding():
+    grid = jnp.array([[1, 2, 3], [0, 0, 0]], jnp.int32)
+    lengths_B = row_lengths(grid)
+    np.testing.assert_array_equal(lengths_B, [6, 0])
+    assert row_lengths((1, 2, 3)) is None
+    x = without_padding(jnp.full((2, 8, 1), jnp.nan), lengths_B)
+    np.testing.assert_array_equal(np.isnan(x[..., 0]).sum(axis=1), [6, 0])
+    assert without_padding(x, None) is x
+
+
 def test_rotation_is_that_of_complex_numbers():
     x = jax.random.normal(jax.random.key(0), (2, 24, 3, 16))
-    cos, sin = rotary_table((2, 3, 4), (8, 4, 4), theta=10.0)
+    cos, sin = rotary_table((2, 3, 4), 24, (8, 4, 4), theta=10.0)
     pairs = np.asarray(x).view(np.complex64)
-    turned = pairs * (np.asarray(cos) + 1j * np.asarray(sin))[None, :, None]
+    turned = pairs * (np.asarray(cos) + 1j * np.asarray(sin))[:, :, None]
     np.testing.assert_allclose(
         rotate(x, (cos, sin)), turned.view(np.float32), atol=1e-6
     )
@@ -60,11 +84,12 @@ def test_rotation_is_that_of_complex_numbers():
 
 def test_rotation_depends_on_distance_only():
     q, k = jax.random.normal(jax.random.key(0), (2, 1, 1, 1, 16))
-    cos, sin = rotary_table((1, 1, 12), rope_widths(16), theta=10_000.0)
+    cos, sin = rotary_table((1, 1, 12), 12, rope_widths(16), theta=10_000.0)
 
     def score(i: int, j: int) -> float:
         at_i, at_j = (
-            rotate(x, (cos[n : n + 1], sin[n : n + 1])) for x, n in ((q, i), (k, j))
+            rotate(x, (cos[:, n : n + 1], sin[:, n : n + 1]))
+            for x, n in ((q, i), (k, j))
         )
         return float((at_i * at_j).sum())
 
@@ -74,7 +99,7 @@ def test_rotation_depends_on_distance_only():
 
 def test_rotation_of_bfloat16_is_rounded_once():
     x = jax.random.normal(jax.random.key(0), (1, 12, 1, 16)).astype(jnp.bfloat16)
-    table = rotary_table((1, 1, 12), rope_widths(16), theta=10_000.0)
+    table = rotary_table((1, 1, 12), 12, rope_widths(16), theta=10_000.0)
     exact = rotate(x.astype(jnp.float32), table).astype(jnp.bfloat16)
     np.testing.assert_array_equal(rotate(x, table), exact)
 

@@ -11,8 +11,24 @@ import pytest
 from flax import nnx
 
 from jaxload.errors import InputError
-from jaxload.models import MMDiT, WanTransformer, all_presets, preset
+from jaxload.models import MMDiT, ModelConfig, WanTransformer, all_presets, preset
+from jaxload.models.embeddings import to_patches
 from tests.models.tiny import CONFIGS, inputs, make
+
+
+def call_unchecked(config: ModelConfig, given: dict[str, Any]) -> None:
+    """Calls a model without jaxtyping's checks, which would raise first.
+
+    Only tests have these checks.
+    """
+    model = nnx.eval_shape(lambda: make(config))
+    unchecked = type(
+        type(model).__name__,
+        (type(model),),
+        {"velocity": inspect.unwrap(type(model).velocity)},
+    )
+    model.__class__ = unchecked
+    inspect.unwrap(unchecked.__call__)(model, **given)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +73,8 @@ def test_inputs_of_the_wrong_shape(kind: str, given: dict[str, Any], message: st
     }
     if "text_lengths" in arrays:
         arrays["text_lengths"] = jnp.zeros(3, jnp.int32)
-    model = nnx.eval_shape(lambda: make(config))
-    # Without jaxtyping's checks, which only tests have and which would raise first.
-    function = inspect.unwrap(type(model).__call__)
     with pytest.raises(InputError, match=message):
-        function(model, **(inputs(config) | arrays))
+        call_unchecked(config, inputs(config) | arrays)
 
 
 @pytest.mark.parametrize(
@@ -83,11 +96,28 @@ def test_values_of_another_type(field: str, value: Any, message: str):
 
 def test_lengths_that_are_no_integers():
     config = CONFIGS["mmdit"]
-    model = nnx.eval_shape(lambda: make(config))
-    function = inspect.unwrap(type(model).__call__)
     given = inputs(config) | {"text_lengths": jnp.ones(2)}
     with pytest.raises(InputError, match="text_lengths of integers, got float32"):
-        function(model, **given)
+        call_unchecked(config, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"tokens_BSP": (2, 18, 60)}, r"patches of shape \[batch, tokens, 64\], got"),
+        ({"tokens_BSP": (2, 17, 64)}, r"18 tokens of the grid \(3, 2, 3\), got 17"),
+        ({"grid": (3, 3)}, r"grid of shape \(2, 3\), got \(3, 3\)"),
+    ],
+)
+def test_tokens_of_the_wrong_shape(given: dict[str, Any], message: str):
+    config = CONFIGS["wan"]
+    model = nnx.eval_shape(lambda: make(config))
+    arrays: dict[str, Any] = dict(inputs(config))
+    arrays["tokens_BSP"] = to_patches(arrays.pop("latent_BFHWC"), config.patch)
+    arrays["grid"] = (3, 2, 3)
+    arrays |= {name: jnp.zeros(shape, jnp.int32) for name, shape in given.items()}
+    with pytest.raises(InputError, match=message):
+        inspect.unwrap(type(model).velocity)(model, **arrays)
 
 
 @pytest.mark.parametrize("model", [WanTransformer, MMDiT])

@@ -1,7 +1,7 @@
 """A model family in one file: a small transformer that is conditioned on mean text."""
 
-# Shape suffixes: B batch, F H W latent frames, height and width, C channels, S tokens,
-# D model width, T text tokens, E text width.
+# Shape suffixes: B batch, S tokens, P channels of a patch, D model width, T text
+# tokens, E text width.
 
 import dataclasses
 import math
@@ -9,20 +9,20 @@ from typing import Literal
 
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxload.balance.architecture import mlp_matrices, patch_flops, square_matrix
 from jaxload.balance.flops import Flops, Matrix
 from jaxload.models import Family, register
 from jaxload.models.embeddings import (
+    Grid,
     Rotary,
-    from_patches,
     rope_widths,
     rotary_table,
     rotate,
+    row_lengths,
     timestep_embedding,
-    to_patches,
-    token_grid,
+    without_padding,
 )
 from jaxload.models.inputs import check_inputs
 from jaxload.models.layers import (
@@ -70,6 +70,7 @@ class ToyBlock(nnx.Module):
         x_BSD: Float[Array, "b s d"],
         condition_BD: Float[Array, "b d"],
         rotary: Rotary,
+        lengths_B: Int[Array, " b"] | None,
     ) -> Float[Array, "b s d"]:
         scale_BD, shift_BD = jnp.split(self.modulation(condition_BD), 2, axis=-1)
         h_BSD = layer_norm_modulate(x_BSD, scale_BD, shift_BD)
@@ -77,8 +78,9 @@ class ToyBlock(nnx.Module):
             split_heads(layer(h_BSD), self.num_heads)
             for layer in (self.q, self.k, self.v)
         )
-        h_BSD = merge_heads(attention(rotate(q, rotary), rotate(k, rotary), v))
-        x_BSD = x_BSD + self.out(h_BSD)
+        q, k = rotate(q, rotary), rotate(k, rotary)
+        h_BSNK = attention(q, k, v, key_lengths=lengths_B)
+        x_BSD = x_BSD + self.out(merge_heads(h_BSNK))
         h_BSD = self.mlp_in(layer_norm_modulate(x_BSD, scale_BD, shift_BD))
         return x_BSD + self.mlp_out(nnx.gelu(h_BSD))
 
@@ -102,28 +104,30 @@ class ToyTransformer(Transformer):
             width, patch, ("embed", "patch"), float32_out=True, kernel_init=ZEROS
         )
 
-    def __call__(
+    def velocity(
         self,
-        latent_BFHWC: Float[Array, "b f h w c"],
+        tokens_BSP: Float[Array, "b s p"],
+        grid: Grid,
         timestep_B: Float[Array, " b"],
         text_BTE: Float[Array, "b t e"],
-    ) -> Float[Array, "b f h w c"]:
-        """Returns the velocity, in float32."""
+    ) -> Float[Array, "b s out"]:
+        """Returns the velocity of tokens, in float32."""
         config = self.config
-        check_inputs("ToyTransformer", config, latent_BFHWC, timestep_B, text_BTE)
-        grid = token_grid(latent_BFHWC.shape, config.patch)
-        rotary = rotary_table(grid, rope_widths(config.head_width), theta=10_000.0)
+        check_inputs("ToyTransformer", config, tokens_BSP, grid, timestep_B, text_BTE)
+        lengths_B = row_lengths(grid)
+        tokens_BSP = without_padding(tokens_BSP, lengths_B)
+        widths = rope_widths(config.head_width)
+        rotary = rotary_table(grid, tokens_BSP.shape[1], widths, theta=10_000.0)
         time_BD = self.time_in(timestep_embedding(timestep_B))
         text_BD = self.text_in(text_BTE.astype(jnp.float32).mean(axis=1))
         condition_BD = nnx.silu(time_BD + text_BD)
-        latent_BFHWC = latent_BFHWC.astype(config.compute_dtype)
         x_BSD = run_stacked(
             self.blocks,
-            lambda block, x_BSD: block(x_BSD, condition_BD, rotary),
-            self.patch_in(to_patches(latent_BFHWC, config.patch)),
+            lambda block, x_BSD: block(x_BSD, condition_BD, rotary, lengths_B),
+            self.patch_in(tokens_BSP.astype(config.compute_dtype)),
             remat=config.remat,
         )
-        return from_patches(self.patch_out(x_BSD), grid, config.patch)
+        return self.patch_out(x_BSD)
 
 
 @dataclasses.dataclass(frozen=True)
