@@ -25,6 +25,7 @@ CAPTION_COLUMNS = ("caption", "text", "prompt")
 # lack a closing quote.
 _MAX_LINE = 1 << 22
 
+_MAX_PATH = 4_096  # Characters of a path: more than a file system takes.
 _CHUNK = 1 << 20
 _PARQUET_ROWS = 1_024  # At a time.
 
@@ -161,6 +162,11 @@ def _make_row(cells: _Cells, max_characters: int) -> Row | _BadRow:
     number, path, caption = cells
     if not isinstance(path, str) or not path:
         return _BadRow(number, f"expected the path of a file, got {str(path)[:40]!r}")
+    if len(path) > _MAX_PATH:
+        found = f"{len(path):,}: {path[:40]!r}"
+        return _BadRow(
+            number, f"expected a path of at most {_MAX_PATH:,} characters, got {found}"
+        )
     if caption is not None and not isinstance(caption, str):
         found = type(caption).__name__
         return _BadRow(number, f"expected text as the caption, got a {found}")

@@ -29,7 +29,8 @@ def read_clips(
     """
     sizes = [clip.shape.pixels[1:] for clip in cutting.clips]
     most = (max(height for height, _ in sizes), max(width for _, width in sizes))
-    frames = read_frames(path, max_pixels=max_pixels, size=most)
+    scanned = cutting.frames.decoded
+    frames = read_frames(path, max_pixels=max_pixels, size=most, num_frames=scanned)
     frames = resample(frames, rate=cutting.rate, count=cutting.num_taken)
     position = 0
     for clip in cutting.clips:

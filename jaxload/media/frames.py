@@ -5,6 +5,7 @@ then FFmpeg. `scan` and `read_frames` share their code, so both see the same fra
 """
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,8 +73,13 @@ def read_frames(
     *,
     max_pixels: int = MAX_SOURCE_PIXELS,
     size: tuple[int, int] | None = None,
+    num_frames: int | None = None,
 ) -> Iterator[Frame]:
     """Yields the frames that `scan` counts; raises MediaError if no frame decodes.
+
+    Reads no further than `num_frames`, if given. Without it, frames of a GIF that a
+    scan finds damaged may follow, because Pillow takes the data after an empty frame
+    for its pixels.
 
     If the caller scales frames to cover a height and width `size`, images that are much
     larger are decoded at a reduced size that is still at least three times as large.
@@ -82,8 +88,9 @@ def read_frames(
     after the next frame is read and after the file is closed. Frames of one file share
     a colour converter, so only one thread at a time may call their `rgb`.
     """
+    frames = _decode(path, Want(max_pixels=max_pixels, size=size))
     try:
-        yield from _decode(path, Want(max_pixels=max_pixels, size=size))
+        yield from itertools.islice(frames, num_frames)
     except DamageError:
         return
 

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
+from jaxload.media.decoder_messages import silence_decoders
 from jaxload.media.frame import (
     DamageError,
     Frame,
@@ -44,6 +45,7 @@ _NUMBER = re.compile(r"[0-9]+")
 
 def open_image(file: BinaryIO, want: Want) -> Image.Image | None:
     """Opens an image without decoding it; returns None if Pillow cannot identify it."""
+    silence_decoders()
     try:
         with _limited(want):
             return Image.open(file, formats=_FORMATS)

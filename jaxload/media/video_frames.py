@@ -52,6 +52,8 @@ from jaxload.media.frame import (
 _UNKNOWN_MATRIX = frozenset({0, 2, 3})
 _KNOWN_MATRIX = frozenset({1, 4, 5, 6, 7, 9})
 
+_MAX_RATIO = 100  # Of the sides of a pixel. Anamorphic video has pixels of 2:1.
+
 HDR = "HDR, not tone-mapped"
 WIDE_COLORS = "wide colours, taken for BT.709"
 INTERLACED = "interlaced, not deinterlaced"
@@ -73,7 +75,7 @@ def decode(file: BinaryIO, want: Want) -> Iterator[Frame]:
     """Yields the frames of the first video stream; raises DamageError at damage."""
     with open_video(file) as container:
         stream = video_stream(container, want)
-        ratio = stream.sample_aspect_ratio or 1  # 0 or None if unknown.
+        ratio = _pixel_ratio(stream)
         time_base = stream.time_base or Fraction(0)
         clock = _Clock(stream.average_rate or stream.guessed_rate)
         reformatter = VideoReformatter()  # Shared, to reuse its tables.
@@ -83,7 +85,7 @@ def decode(file: BinaryIO, want: Want) -> Iterator[Frame]:
             _check_colors(frame)
             stamp = None if frame.pts is None else frame.pts * time_base
             orientation = _orientation(frame)
-            size = frame.height, round(frame.width * ratio)
+            size = frame.height, max(1, round(frame.width * ratio))
             height, width = size[::-1] if orientation[0] else size
             yield Frame(
                 time=clock.time(stamp, drained=drained),
@@ -92,6 +94,18 @@ def decode(file: BinaryIO, want: Want) -> Iterator[Frame]:
                 notes=_notes(frame),
                 pixels=functools.partial(_rgb, frame, orientation, reformatter),
             )
+
+
+def _pixel_ratio(stream: VideoStream) -> Fraction:
+    """Returns the width of a stored pixel, as displayed, relative to its height."""
+    ratio = stream.sample_aspect_ratio or Fraction(1)  # 0 or None if unknown.
+    if not Fraction(1, _MAX_RATIO) <= ratio <= _MAX_RATIO:
+        raise MediaError(
+            "invalid shape of pixels",
+            f"{ratio.numerator}:{ratio.denominator}; expected 1:{_MAX_RATIO} to "
+            f"{_MAX_RATIO}:1",
+        )
+    return ratio
 
 
 def _decoded(
