@@ -77,9 +77,9 @@ def read_frames(
 ) -> Iterator[Frame]:
     """Yields the frames that `scan` counts; raises MediaError if no frame decodes.
 
-    Reads no further than `num_frames`, if given. Without it, frames of a GIF that a
-    scan finds damaged may follow, because Pillow takes the data after an empty frame
-    for its pixels.
+    Reads no further than `num_frames`, if given. Without it, a damaged GIF may have
+    more frames than `scan` counts, because Pillow takes what follows a frame without
+    data for its pixels.
 
     If the caller scales frames to cover a height and width `size`, images that are much
     larger are decoded at a reduced size that is still at least three times as large.
