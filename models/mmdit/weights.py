@@ -4,7 +4,13 @@ import math
 import re
 
 from jaxload.models.mmdit.config import MMDiTConfig
-from jaxload.models.weights.configs import CLASS_NAME, NUM_TEXT_TOKENS, Fields
+from jaxload.models.weights.configs import (
+    CLASS_NAME,
+    MAX_HEADS,
+    MAX_LAYERS,
+    NUM_TEXT_TOKENS,
+    Fields,
+)
 from jaxload.models.weights.names import (
     HALVES_SWAPPED,
     HALVES_SWAPPED_BIAS,
@@ -231,8 +237,8 @@ def _read_config(fields: Fields) -> MMDiTConfig:
     fields.set_defaults(_DEFAULTS)
     for name, value in _FIXED.items():
         fields.require(name, value)
-    num_heads = fields.count("num_attention_heads")
-    head_width = fields.count("attention_head_dim")
+    num_heads = fields.count("num_attention_heads", MAX_HEADS)
+    head_width = fields.count("attention_head_dim", MAX_HEADS)
     channels = fields.count("in_channels")
     fields.require("out_channels", channels, None)
     fields.require("guidance_embeds", True, False)
@@ -241,9 +247,9 @@ def _read_config(fields: Fields) -> MMDiTConfig:
         raise fields.error("rope_axes_dim", "three widths, whole numbers")
     config = MMDiTConfig(
         width=num_heads * head_width,
-        num_double_blocks=fields.count("num_layers"),
-        num_single_blocks=fields.count("num_single_layers"),
-        num_refiner_blocks=fields.count("num_refiner_layers"),
+        num_double_blocks=fields.count("num_layers", MAX_LAYERS),
+        num_single_blocks=fields.count("num_single_layers", MAX_LAYERS),
+        num_refiner_blocks=fields.count("num_refiner_layers", MAX_LAYERS),
         num_heads=num_heads,
         mlp_width=int(num_heads * head_width * fields.number("mlp_ratio")),
         text_dim=fields.count("text_embed_dim"),

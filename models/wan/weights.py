@@ -3,7 +3,13 @@
 import re
 
 from jaxload.models.wan.config import WanConfig
-from jaxload.models.weights.configs import CLASS_NAME, NUM_TEXT_TOKENS, Fields
+from jaxload.models.weights.configs import (
+    CLASS_NAME,
+    MAX_HEADS,
+    MAX_LAYERS,
+    NUM_TEXT_TOKENS,
+    Fields,
+)
 from jaxload.models.weights.names import (
     LEADING_ONE,
     UNCHANGED,
@@ -108,8 +114,8 @@ def _read_config(fields: Fields) -> WanConfig:
     fields.set_defaults(_DEFAULTS)
     for name, value in _FIXED.items():
         fields.require(name, value)
-    num_heads = fields.count("num_attention_heads")
-    width = num_heads * fields.count("attention_head_dim")
+    num_heads = fields.count("num_attention_heads", MAX_HEADS)
+    width = num_heads * fields.count("attention_head_dim", MAX_HEADS)
     in_channels = fields.count("in_channels")
     channels = fields.optional_count("out_channels") or in_channels
     if channels > in_channels:
@@ -119,7 +125,7 @@ def _read_config(fields: Fields) -> WanConfig:
     fields.get("rope_max_seq_len")  # Ignored: our rotary tables have no maximum length.
     config = WanConfig(
         width=width,
-        depth=fields.count("num_layers"),
+        depth=fields.count("num_layers", MAX_LAYERS),
         num_heads=num_heads,
         mlp_width=fields.count("ffn_dim"),
         text_dim=fields.count("text_dim"),
@@ -143,7 +149,7 @@ def _read_original_config(fields: Fields) -> WanConfig:
     channels = fields.count("out_dim")
     config = WanConfig(
         width=fields.count("dim"),
-        depth=fields.count("num_layers"),
+        depth=fields.count("num_layers", MAX_LAYERS),
         num_heads=fields.count("num_heads"),
         mlp_width=fields.count("ffn_dim"),
         text_dim=fields.count("text_dim"),

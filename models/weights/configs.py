@@ -1,6 +1,5 @@
 """Validated access to the fields of a config.json."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,16 @@ from jaxload.errors import InputError
 CLASS_NAME = "_class_name"
 NUM_TEXT_TOKENS = "_num_text_tokens"
 """Field that jaxload adds; diffusers ignores fields that begin with _."""
+
+MAX_LAYERS = 256
+"""Most layers of a kind. Each has tens of tensors, whose names are made before any file
+is compared with them."""
+
+MAX_HEADS = 1_000
+"""Most attention heads, and most channels of one."""
+
+_MAX_COUNT = 1_000_000
+_MAX_NUMBER = 1e9
 
 
 class Fields:
@@ -30,11 +39,11 @@ class Fields:
         self._asked.add(name)
         return self._values.get(name)
 
-    def count(self, name: str) -> int:
-        """Returns a field that must be a whole number of 1 or more."""
+    def count(self, name: str, most: int = _MAX_COUNT) -> int:
+        """Returns a field that must be a whole number from 1 to `most`."""
         value = self.get(name)
-        if type(value) is not int or value < 1:
-            raise self.error(name, "a whole number of 1 or more")
+        if type(value) is not int or not 1 <= value <= most:
+            raise self.error(name, f"a whole number from 1 to {most:,}")
         return value
 
     def optional_count(self, name: str) -> int:
@@ -42,10 +51,10 @@ class Fields:
         return 0 if self.get(name) is None else self.count(name)
 
     def number(self, name: str) -> float:
-        """Returns a field that must be a finite number above 0."""
+        """Returns a field that must be a number above 0, and at most 1e9."""
         value = self.get(name)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
-            raise self.error(name, "a number above 0")
+        if type(value) not in (int, float) or not 0 < value <= _MAX_NUMBER:
+            raise self.error(name, f"a number above 0, at most {_MAX_NUMBER:g}")
         return float(value)
 
     def require(self, name: str, *allowed: Any) -> None:
@@ -64,7 +73,9 @@ class Fields:
     def error(self, name: str, expected: str) -> InputError:
         """Returns the error for a field with an unexpected value."""
         got = self._values.get(name)
+        if not name.isidentifier():
+            name = repr(name)
         return InputError(
-            f"{self.path}: {name}: expected {expected}, got {got!r}; jaxload has no "
-            "such model"
+            f"{self.path}: {name:.80}: expected {expected}, got {got!r:.80}; jaxload "
+            "has no such model"
         )

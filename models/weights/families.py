@@ -53,10 +53,17 @@ def read_config(path: Path) -> ModelConfig:
     readers = {n: read for w in _all_weights() for n, read in w.read_config.items()}
     if not isinstance(name, str) or name not in readers:
         raise InputError(
-            f"{path}: {CLASS_NAME}: expected {' or '.join(readers)}, got {name!r}; "
+            f"{path}: {CLASS_NAME}: expected {' or '.join(readers)}, got {name!r:.80}; "
             "pass the config to load()"
         )
-    return readers[name](Fields(path, content))
+    fields = Fields(path, content)
+    try:
+        return readers[name](fields)
+    except InputError as error:
+        if str(error).startswith(str(path)):
+            raise
+        # The sizes are valid one by one, but not together.
+        raise InputError(f"{path}: {error}") from error
 
 
 def match(
@@ -151,4 +158,4 @@ def _check(path: Path, what: str, problems: Mapping[str, Collection[str]]) -> No
 def _some(names: Collection[str]) -> str:
     rest = len(names) - _MAX_SHOWN
     more = f" and {rest} more" if rest > 0 else ""
-    return ", ".join(list(names)[:_MAX_SHOWN]) + more
+    return ", ".join(f"{name:.200}" for name in list(names)[:_MAX_SHOWN]) + more

@@ -23,6 +23,7 @@ _INDEX_SUFFIX = ".safetensors.index.json"
 _INDEX = _STEM + _INDEX_SUFFIX
 _PART = re.compile(rf"{_STEM}-\d{{5}}-of-\d{{5}}\.safetensors")
 _TRANSFORMER = "transformer"
+_MAX_NAME = 255  # Bytes, as in most file systems.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,6 +120,13 @@ def _read_index(index: Path) -> dict[str, Path]:
             f"{index}: expected a weight_map from tensors to files, got "
             f"{weight_map!r:.80}; download it again"
         )
+    for tensor, name in weight_map.items():
+        # Also refuses folders, so that an index names no file elsewhere.
+        if not _is_plain(name) or "/" in name or not _is_plain(tensor):
+            raise InputError(
+                f"{index}: expected a weight_map from names of tensors to names of "
+                f"files beside it, got {tensor!r:.80}: {name!r:.80}; download it again"
+            )
     paths = {tensor: index.parent / name for tensor, name in weight_map.items()}
     parts = sorted(set(paths.values()))
     absent = [path.name for path in parts if not path.is_file()]
@@ -128,6 +136,11 @@ def _read_index(index: Path) -> dict[str, Path]:
             f"{', '.join(absent[:10])}; download these, too"
         )
     return paths
+
+
+def _is_plain(name: str) -> bool:
+    """Returns whether a name can be shown, and be that of a file."""
+    return name.isprintable() and 0 < len(name.encode()) <= _MAX_NAME
 
 
 def holds_only_models(directory: Path) -> bool:
