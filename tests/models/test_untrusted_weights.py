@@ -95,6 +95,16 @@ def test_a_damaged_file_is_read_within_its_bounds_or_refused(
     path.write_bytes(before)
 
 
+def test_a_file_cut_anywhere_is_refused(model: Path):
+    path = min(model.glob("*.safetensors"))
+    content = path.read_bytes()
+    for size in range(len(content)):
+        path.write_bytes(content[:size])
+        with pytest.raises(InputError, match="download or copy it again") as error:
+            layout.find(model).tensors()
+        check_message(path, error.value)
+
+
 @pytest.mark.fuzz
 @given(data=st.data())
 def test_a_forged_header_is_read_within_its_bounds_or_refused(
