@@ -258,13 +258,3 @@ def test_a_reader_of_a_gif_stops_where_the_scan_stopped(tmp_path: Path):
     with pytest.raises(MediaError, match="too many pixels"):
         list(read_frames(path))  # Past the frames of the scan.
     check(path)
-
-
-def test_every_reason_is_in_the_docs(root: Path):
-    """Compares the reasons in the code, in these tests and in docs/data.md."""
-    source = "".join(p.read_text() for p in (root / "jaxload" / "media").glob("*.py"))
-    literal = set(re.findall(r'MediaError\(\s*"([^"]+)"', source))
-    named = set(re.findall(r'^(?:DAMAGED|NOT_MEDIA|CHANGED) = "([^"]+)"', source, re.M))
-    assert literal | named == REASONS
-    docs = " ".join((root / "docs" / "data.md").read_text().split())
-    assert {reason for reason in REASONS if f"`{reason}`" not in docs} == set()
