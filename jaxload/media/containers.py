@@ -26,7 +26,8 @@ _CONTAINERS = (
 _OPTIONS = {"format_whitelist": ",".join(_CONTAINERS), "protocol_whitelist": ""}
 
 # HEIC photos consist of tiles, each of which would pass for a video of one frame.
-_PHOTO_BRANDS = frozenset({"heic", "heix", "heim", "heis", "mif1", "avif"})
+_PHOTO_BRANDS = frozenset({"heic", "heix", "heim", "heis", "mif1"})
+_AVIF = "avif"
 _NO_VIDEO = (
     Disposition.attached_pic | Disposition.timed_thumbnails | Disposition.dependent
 )
@@ -94,8 +95,11 @@ def stated_end(file: BinaryIO) -> int:
 
 def video_stream(container: InputContainer, want: Want) -> VideoStream:
     """Returns the first video stream that is not a cover picture, set up to decode."""
-    if container.metadata.get("major_brand", "").strip() in _PHOTO_BRANDS:
+    brand = container.metadata.get("major_brand", "").strip()
+    if brand in _PHOTO_BRANDS:
         raise MediaError("HEIC photo", "convert it to JPEG or PNG")
+    if brand == _AVIF:  # Pillow opens every good one.
+        raise MediaError("damaged image", "AVIF whose picture is not found")
     videos = [s for s in container.streams.video if not s.disposition & _NO_VIDEO]
     if not len(container.streams):
         raise MediaError(DAMAGED, "no stream found")

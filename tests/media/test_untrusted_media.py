@@ -258,3 +258,10 @@ def test_a_reader_of_a_gif_stops_where_the_scan_stopped(tmp_path: Path):
     with pytest.raises(MediaError, match="too many pixels"):
         list(read_frames(path))  # Past the frames of the scan.
     check(path)
+
+
+def test_a_damaged_avif_is_no_heic_photo(tmp_path: Path):
+    path = picture("avif")(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"pict", b"\0\0\0\0"))
+    with pytest.raises(MediaError, match="damaged image"):
+        scan(path)
