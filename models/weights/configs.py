@@ -59,7 +59,10 @@ class Fields:
 
     def require(self, name: str, *allowed: Any) -> None:
         """Checks that a field has one of the values that our models support."""
-        if self.get(name) not in allowed:
+        value = self.get(name)
+        # In Python, 1 equals True; in JSON, it does not.
+        is_flag = isinstance(value, bool)
+        if value not in [a for a in allowed if isinstance(a, bool) == is_flag]:
             expected = " or ".join("null" if a is None else repr(a) for a in allowed)
             raise self.error(name, expected)
 

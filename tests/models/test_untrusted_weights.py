@@ -193,6 +193,11 @@ def test_an_edited_config_is_read_or_refused(
             "mlp_ratio: expected a number above 0, at most 1",
         ),
         (MMDIT, {"rope_axes_dim": [4, 6, 8]}, "config.json: model.rope_widths=4,6,8: "),
+        (
+            MMDIT,
+            {"guidance_embeds": 1},
+            "guidance_embeds: expected True or False, got 1",
+        ),
         (WAN, {"x\ny": 1}, r"config.json: 'x\\ny': expected no such field, got 1; jax"),
         (WAN, {"new": "x" * 10**6}, "config.json: new: expected no such .*, got 'xxxx"),
     ],

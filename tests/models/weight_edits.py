@@ -27,7 +27,8 @@ def edited_json(draw: st.DrawFn, content: dict[str, Any]) -> dict[str, Any]:
             target = target[draw(st.sampled_from(inner))]
         name = draw(st.sampled_from([*target, *ODD_NAMES]))
         if draw(st.integers(0, 3)):
-            target[name] = draw(ODD_VALUES)
+            # Copied, because a later edit may be of the value.
+            target[name] = copy.deepcopy(draw(ODD_VALUES))
         else:
             target.pop(name, None)
     return result
