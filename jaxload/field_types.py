@@ -19,6 +19,8 @@ from typing import Any
 from jaxload.errors import InputError
 from jaxload.fields import OneOf
 
+_MAX_INT = 2**63 - 1
+
 
 def hints(section: type) -> dict[str, Any]:
     """Returns the type of every field by name."""
@@ -66,7 +68,7 @@ def known_field(section: type, name: str, path: str) -> str:
     names = [field.name for field in dataclasses.fields(section)]
     if name not in names:
         raise InputError(
-            f"no field {path!r}: {section.__name__} has {', '.join(names)}"
+            f"no field {path!r:.80}: {section.__name__} has {', '.join(names)}"
             f"{suggest(name, names)}"
         )
     return name
@@ -118,7 +120,8 @@ def check(value: Any, hint: Any, path: str) -> Any:
             for i, v in enumerate(value)
         )
     if not _is_scalar(value, hint):
-        raise InputError(f"{path}={value!r}: expected {type_name(hint)}")
+        bits = " of 64 bits" if type(value) is hint is int else ""
+        raise InputError(f"{path}={value!r:.80}: expected {type_name(hint)}{bits}")
     return float(value) if hint is float else value
 
 
@@ -172,7 +175,8 @@ def _is_scalar(value: Any, hint: Any) -> bool:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         # Not math.isfinite, which fails for integers that no float can hold.
         return is_number and abs(value) <= sys.float_info.max
-    return type(value) is hint
+    # Arrays and counters have 64 bits, and such a number fits into a message.
+    return type(value) is hint and (hint is not int or -_MAX_INT <= value <= _MAX_INT)
 
 
 def _check_union(value: Any, hint: Any, path: str) -> Any:
@@ -186,7 +190,7 @@ def _check_union(value: Any, hint: Any, path: str) -> Any:
     for member in members:
         with contextlib.suppress(InputError):
             return check(value, member, path)
-    raise InputError(f"{path}={value!r}: expected {type_name(hint)}")
+    raise InputError(f"{path}={value!r:.80}: expected {type_name(hint)}")
 
 
 def _section_of_kind(value: Any, members: list[type], path: str, advice: str) -> type:
@@ -194,11 +198,13 @@ def _section_of_kind(value: Any, members: list[type], path: str, advice: str) ->
     if len(members) == 1:
         return members[0]
     if not isinstance(value, Mapping):
-        raise InputError(f"{path}={value!r}: expected a section")
+        raise InputError(f"{path}={value!r:.80}: expected a section")
     kinds = {typing.get_args(hints(member)["kind"])[0]: member for member in members}
     kind = value.get("kind")
-    if kind not in kinds:
-        raise InputError(f"{path}.kind={kind!r}: expected {' | '.join(kinds)}{advice}")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise InputError(
+            f"{path}.kind={kind!r:.80}: expected {' | '.join(kinds)}{advice}"
+        )
     return kinds[kind]
 
 

@@ -6,6 +6,8 @@ from typing import ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from jaxload.errors import InputError
 
+_MAX_SIZE = 2**20  # Far above every model; larger ones come from damaged files.
+
 TIME_WIDTH = 256
 """Width of a timestep embedding; half cosines, half sines."""
 
@@ -86,6 +88,10 @@ class TransformerConfig:
             if hint is int and (not isinstance(value, int) or value < least):
                 raise InputError(
                     f"model.{name}={value!r}: expected {least} or more, a whole number"
+                )
+            if hint is int and value > _MAX_SIZE:
+                raise InputError(
+                    f"model.{name}={value}: expected at most {_MAX_SIZE:,}"
                 )
             if get_origin(hint) is Literal and value not in get_args(hint):
                 raise InputError(

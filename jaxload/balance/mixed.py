@@ -20,6 +20,7 @@ from jaxload.balance.pattern import Pattern
 from jaxload.balance.program import Program
 from jaxload.balance.schedule import MicroBatch
 from jaxload.balance.stream import shuffled, stream_members
+from jaxload.shapes.shape import Shape
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -189,7 +190,8 @@ def _make_table(
     rest: tuple[Pattern, ...],
 ) -> _Table:
     shapes = tuple(dict.fromkeys(bucket.shape for bucket in buckets))
-    shape_of = [shapes.index(bucket.shape) for bucket in buckets]
+    index_of = {shape: i for i, shape in enumerate(shapes)}
+    shape_of = [index_of[bucket.shape] for bucket in buckets]
     batch = np.array([bucket.batch for bucket in buckets])
     counts = np.array([p.counts for p in (*patterns, *rest)], np.int64)
     times = np.array([p.times for p in (*patterns, *rest)], np.int64)
@@ -205,6 +207,10 @@ def _make_table(
     if not rest:
         core = used
     num_samples = {bucket.shape: bucket.num_samples for bucket in buckets}
+    smallest: dict[Shape, int] = {}
+    for bucket in buckets:
+        known = smallest.setdefault(bucket.shape, bucket.batch)
+        smallest[bucket.shape] = min(known, bucket.batch)
     size = int(times.sum())
     return _Table(
         shapes=shapes,
@@ -216,9 +222,7 @@ def _make_table(
         firsts=firsts,
         core=core.tolist(),
         left=[num_samples[s] - int(c) for s, c in zip(shapes, core, strict=True)],
-        smallest=[
-            min(b.batch for b in buckets if b.shape == shape) for shape in shapes
-        ],
+        smallest=[smallest[shape] for shape in shapes],
     )
 
 

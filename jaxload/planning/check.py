@@ -70,6 +70,15 @@ def check_dataset(plan: Plan, manifest: Manifest) -> None:
             f"({plan.dataset}, this one is {manifest.digest()}); restore that "
             "dataset, or train in another --workdir"
         )
+    rows = manifest.rows_by_shape
+    for bucket in plan.buckets:
+        found = len(rows.get(bucket.shape, ()))
+        if found != bucket.num_samples:
+            raise InputError(
+                f"dataset {manifest.directory}: the plan of the run has "
+                f"{bucket.num_samples} samples of {bucket.shape}, this dataset has "
+                f"{found}; restore both, or train in another --workdir"
+            )
 
 
 def lay_out(plan: Plan, mesh: MeshConfig) -> Plan:
@@ -113,9 +122,9 @@ def _nearest(plan: Plan, mesh: MeshConfig) -> str:
     common = math.gcd(*(bucket.batch for bucket in plan.buckets))
     options = [
         (groups * size * mesh.tensor, size)
-        for size in range(1, common + 1)
+        for size in range(1, min(common, num_devices) + 1)
         if common % size == 0
-        for groups in range(1, plan.num_replicas + 1)
+        for groups in range(1, min(plan.num_replicas, num_devices) + 1)
     ]
     used, size = max(
         (option for option in options if option[0] <= num_devices),

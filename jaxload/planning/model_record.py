@@ -33,6 +33,7 @@ def difference(recorded: Mapping[str, Any], model: ModelConfig) -> str:
     )
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"model.{first} is {recorded.get(first)!r} there and {given.get(first)!r} here"
+        f"model.{first:.80} is {recorded.get(first)!r:.80} there and "
+        f"{given.get(first)!r:.80} here"
         f"{more}"
     )

@@ -3,23 +3,35 @@
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
-from jaxload.balance.program import Program
+from jaxload.balance.program import REMATS, Layout, Program
 from jaxload.balance.schedule import Lockstep
 from jaxload.config import section_from_dict
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
+from jaxload.planning.plan_limits import (
+    MAX_MICRO_BATCHES,
+    MAX_REPLICAS,
+    check_batch,
+    check_buckets,
+    check_costs,
+    check_geometry_sizes,
+    check_number,
+    check_patterns,
+)
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import LeftOut
 from jaxload.shapes.geometry import Geometry
 
 _FORMAT = 3
+
+_Row = TypeVar("_Row")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -148,61 +160,153 @@ def from_dict(
     """
     if content.get("format") != _FORMAT:
         raise InputError(
-            f"{name}: expected plan format {_FORMAT}, got {content.get('format')!r}; "
+            f"{name}: expected plan format {_FORMAT}, got "
+            f"{content.get('format')!r:.80}; "
             f"{remedy}"
         )
     try:
-        rules = content["shapes"]
-        plan = Plan(
-            buckets=tuple(_bucket(row) for row in content["buckets"]),
-            patterns=tuple(_pattern(row) for row in content["patterns"]),
-            rest=tuple(_pattern(row) for row in content["rest"]),
-            left_out=tuple(
-                LeftOut(**(row | {"examples": tuple(row["examples"])}))
-                for row in content["left_out"]
-            ),
-            kept_content=content["kept_content"],
-            budget=content["budget"],
-            cost_model=_cost_model(content["cost_model"]),
-            config=section_from_dict(BalanceConfig, content["balance"], "balance"),
-            rules=rules and section_from_dict(ShapeRules, rules, "shapes"),
-            num_replicas=content["num_replicas"],
-            accumulate=content["accumulate"],
-            mesh=section_from_dict(MeshConfig, content["mesh"], "mesh"),
-            model=content["model"],
-            target=content["target"],
-            dataset=content["dataset"],
-            sources=content["sources"],
-            idle_shares=content["idle_shares"],
-        )
+        plan = _parse(content)
         _check(plan)
     except InputError as error:
         raise InputError(f"{name}: {error}; {remedy}") from error
     except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"{name}: not a plan ({error!r}); {remedy}") from error
+        raise InputError(f"{name}: not a plan ({error!r:.200}); {remedy}") from error
     return plan
+
+
+def _parse(content: Mapping[str, Any]) -> Plan:
+    """Builds a plan of values of the right types, not all of which may be valid."""
+    scalars = {
+        field.name: content[field.name] for field in dataclasses.fields(_Scalars)
+    }
+    rules = content["shapes"]
+    return Plan(
+        buckets=tuple(
+            _bucket(row, f"buckets.{i}") for i, row in enumerate(content["buckets"])
+        ),
+        patterns=_rows(Pattern, content, "patterns"),
+        rest=_rows(Pattern, content, "rest"),
+        left_out=_rows(LeftOut, content, "left_out"),
+        cost_model=_cost_model(content["cost_model"]),
+        config=section_from_dict(BalanceConfig, content["balance"], "balance"),
+        rules=rules and section_from_dict(ShapeRules, rules, "shapes"),
+        mesh=section_from_dict(MeshConfig, content["mesh"], "mesh"),
+        model=dict(content["model"].items()),
+        sources=section_from_dict(_Sources, content["sources"], "sources").texts(),
+        idle_shares={
+            policy: section_from_dict(_Idle, {"share": share}, "idle_shares").share
+            for policy, share in content["idle_shares"].items()
+        },
+        **vars(section_from_dict(_Scalars, scalars, "")),
+    )
 
 
 def _check(plan: Plan) -> None:
     """Refuses invalid numbers, since the file may have been edited by hand."""
-    for field in ("num_replicas", "accumulate"):
-        value = getattr(plan, field)
-        if type(value) is not int or value < 1:
-            raise InputError(f"{field}={value!r}: expected 1 or more")
+    check_number("num_replicas", plan.num_replicas, 1, MAX_REPLICAS)
+    check_number("accumulate", plan.accumulate, 1, MAX_MICRO_BATCHES)
     if not plan.buckets:
         raise InputError("buckets: expected one or more, got none")
     if any(bucket.shape.geometry != plan.geometry for bucket in plan.buckets):
         raise InputError("buckets: expected one geometry, got several")
+    if any(bucket.program.layout != plan.mesh.layout for bucket in plan.buckets):
+        raise InputError(
+            f"buckets: expected the layout {plan.mesh.layout} of mesh.fsdp="
+            f"{plan.mesh.fsdp}, got another"
+        )
     if plan.rules is not None:
         plan.rules.check(plan.geometry)
+    policy = plan.config.policy
+    check_buckets(plan.buckets, policy=policy)
+    check_costs(
+        plan.cost_model,
+        plan.buckets,
+        budget=plan.budget,
+        accumulate=plan.accumulate,
+        policy=policy,
+    )
     patterns = (*plan.patterns, *plan.rest)
-    if (plan.config.policy == "mixed") != bool(patterns):
+    if (policy == "mixed") != bool(patterns):
         raise InputError(
-            f"balance.policy={plan.config.policy}: expected patterns only for mixed, "
-            f"got {len(patterns)}"
+            f"balance.policy={policy}: expected patterns only for mixed, got "
+            f"{len(patterns)}"
         )
-    if any(len(pattern.counts) != len(plan.buckets) for pattern in patterns):
-        raise InputError("patterns: expected a count for each bucket")
+    check_patterns(
+        plan.patterns, plan.rest, plan.buckets, num_replicas=plan.num_replicas
+    )
+    plan.schedule(seed=0)  # Refuses too few samples for the replicas.
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Scalars:
+    """Fields of a plan that its file has as they are."""
+
+    kept_content: float
+    budget: float
+    num_replicas: int
+    accumulate: int
+    target: str
+    dataset: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Sources:
+    """Object `sources` of the file."""
+
+    shapes: str
+    batch: str
+    budget: str
+    cost: str
+    memory: str
+
+    def texts(self) -> dict[str, str]:
+        return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Idle:
+    """One value of the object `idle_shares` of the file."""
+
+    share: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _GeometryRow:
+    """Object `geometry` of a program, which the default geometry leaves out."""
+
+    strides: tuple[int, ...]
+    patch: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _ProgramRow:
+    """Object `program` of a bucket."""
+
+    form: str
+    batch: int
+    layout: Layout
+    remat: str
+    geometry: _GeometryRow | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _BucketRow:
+    """Row of `buckets`, without the fields that follow from the program."""
+
+    program: _ProgramRow
+    num_samples: int
+    cost: float
+    over_budget: bool = False
+    num_bytes: int = 0
+
+
+def _rows(
+    section: type[_Row], content: Mapping[str, Any], name: str
+) -> tuple[_Row, ...]:
+    return tuple(
+        section_from_dict(section, row, f"{name}.{i}")
+        for i, row in enumerate(content[name])
+    )
 
 
 def _bucket_row(bucket: Bucket) -> dict:
@@ -215,19 +319,38 @@ def _bucket_row(bucket: Bucket) -> dict:
     }
 
 
-def _bucket(row: Mapping[str, Any]) -> Bucket:
-    derived = ("program", "tokens", "pixels")
-    fields = {name: value for name, value in row.items() if name not in derived}
-    return Bucket(program=Program.from_dict(row["program"]), **fields)
+def _bucket(content: Mapping[str, Any], path: str) -> Bucket:
+    derived = ("tokens", "pixels")
+    fields = {name: value for name, value in content.items() if name not in derived}
+    row = section_from_dict(_BucketRow, fields, path)
+    check_batch(f"{path}.program", row.program.batch)
+    program = Program.from_dict(content["program"])
+    check_geometry_sizes(f"{path}.program", program.form.geometry)
+    return Bucket(**{**vars(row), "program": program})
 
 
 def _cost_model(content: Mapping[str, Any]) -> CostModel:
+    laws = content["laws"]
+    unknown = [remat for remat in laws if remat not in REMATS]
+    if unknown or not laws:
+        raise InputError(
+            f"cost_model.laws: expected some of {', '.join(REMATS)}, got "
+            f"{', '.join(unknown) or 'none':.80}"
+        )
+    text = {name: content[name] for name in ("unit", "source")}
+    named = section_from_dict(_CostNames, text, "cost_model")
     return CostModel(
-        laws={remat: CostLaw(**law) for remat, law in content["laws"].items()},
-        unit=content["unit"],
-        source=content["source"],
+        laws={
+            remat: section_from_dict(CostLaw, laws[remat], f"cost_model.laws.{remat}")
+            for remat in laws
+        },
+        **vars(named),
     )
 
 
-def _pattern(row: Mapping[str, Any]) -> Pattern:
-    return Pattern(counts=tuple(row["counts"]), times=row["times"])
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _CostNames:
+    """Texts of the object `cost_model` of the file."""
+
+    unit: str
+    source: str

@@ -3,15 +3,18 @@
 import collections
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jaxload.console import visible
 from jaxload.training.events import STEP, Event
 
 _MAX_LABELS = 16
+_MAX_DRAWN = 1e30
+_MAX_LABEL = 40  # Characters; enough for the shapes of three micro-batches.
 
 
 def draw_figure(events: Sequence[Event], path: Path) -> None:
@@ -22,17 +25,23 @@ def draw_figure(events: Sequence[Event], path: Path) -> None:
     steps = [event for event in events if event.name == STEP]
     figure = Figure(figsize=(11, 4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    with_loss = [event for event in steps if _has(event, "loss")]
+    with_loss = [event for event in steps if _is_number(event.values.get("loss"))]
     if with_loss:
         _draw_loss(left, with_loss)
-    timed = [event for event in steps if _has(event, "bucket", "seconds")]
+    timed = [
+        event
+        for event in steps
+        if _is_number(event.values.get("seconds"))
+        and isinstance(event.values.get("bucket"), str)
+    ]
     if timed:
         _draw_step_time(right, timed)
     figure.savefig(path, dpi=120)
 
 
-def _has(event: Event, *names: str) -> bool:
-    return all(event.values.get(name) is not None for name in names)
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Returns whether a value of an event is a number that can be drawn."""
+    return type(value) in (int, float) and abs(value) < _MAX_DRAWN
 
 
 def _draw_loss(axes: Axes, events: Sequence[Event]) -> None:
@@ -78,9 +87,15 @@ def _draw_step_time(axes: Axes, events: Sequence[Event]) -> None:
 
 def _sample_tokens(values: Mapping[str, Any]) -> float:
     """Returns the mean number of tokens per sample of a step; 0 if not known."""
-    return (values.get("tokens") or 0) / (values.get("batch") or 1)
+    tokens, batch = (
+        value if _is_number(value) else 0
+        for value in (values.get("tokens"), values.get("batch"))
+    )
+    return tokens / (batch or 1)
 
 
 def _label(bucket: str, values: Mapping[str, Any]) -> str:
     batch = values.get("batch")
-    return bucket if batch is None else f"{bucket}  x{batch}"
+    # Without $, which would start a formula, and control characters, without glyphs.
+    name = visible(bucket).replace("$", "")[:_MAX_LABEL]
+    return f"{name}  x{batch}" if _is_number(batch) else name

@@ -75,8 +75,13 @@ class WorkDir:
         """Returns whether the run here is finished, with at least these steps."""
         if not self.finished.exists():
             return False
-        found = read_json(self.finished, remedy=RESTORE)
-        return found["num_steps"] >= config.train.num_steps
+        found = read_json(self.finished, remedy=RESTORE).get("num_steps")
+        if type(found) is not int:
+            raise InputError(
+                f"{self.finished}: expected num_steps, the number of steps, got "
+                f"{found!r:.80}; {RESTORE}"
+            )
+        return found >= config.train.num_steps
 
     def num_done(self) -> int:
         """Returns the step of the newest checkpoint, intact or not; 0 without any."""

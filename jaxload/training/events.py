@@ -47,6 +47,7 @@ _VERSION = 2
 _FROM_ZERO = 1  # Version in which the first step had the number 0.
 _FEW_STEPS = 3  # Steps to time before the time left is estimated.
 _RECENT_STEPS = 50
+_MAX_STEP = 2**53  # Every step up to this one is a number of its own in a figure.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -231,7 +232,13 @@ def read_events(path: Path, name: str | None = None) -> list[Event]:
     """
     if not path.exists():
         return []
-    lines = path.read_bytes().splitlines(keepends=True)
+    try:
+        lines = path.read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be read ({error.strerror}); remove it, or choose another "
+            "--workdir"
+        ) from error
     if lines and not lines[-1].endswith(b"\n"):
         lines.pop()
     first_step = 1
@@ -251,7 +258,7 @@ def _read_version(path: Path, line: bytes) -> int:
     if version not in (_VERSION, _FROM_ZERO):
         raise InputError(
             f"{path}: expected metrics of format version {_VERSION}, got version "
-            f"{version}; train in another --workdir"
+            f"{version!r:.80}; train in another --workdir"
         )
     return version
 
@@ -259,8 +266,9 @@ def _read_version(path: Path, line: bytes) -> int:
 def _from_line(path: Path, number: int, line: bytes, first_step: int) -> Event:
     content = _parse(path, number, line)
     name, step = content.pop("event", None), content.pop("step", None)
-    if type(name) is not str or type(step) is not int:
-        raise _broken_line(path, number, f"event={name!r}, step={step!r}")
+    is_step = type(step) is int and 0 <= step < _MAX_STEP
+    if type(name) is not str or not is_step:
+        raise _broken_line(path, number, f"event={name!r:.80}, step={step!r:.80}")
     return Event(name, step + 1 - first_step if name == STEP else step, content)
 
 
@@ -270,7 +278,7 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except ValueError as error:  # Not UTF-8, not JSON, or too deep.
         raise _broken_line(path, number, str(error)) from error
     if not isinstance(content, dict):
-        raise _broken_line(path, number, f"no object: {content!r}")
+        raise _broken_line(path, number, f"no object: {content!r:.80}")
     return content
 
 

@@ -57,6 +57,13 @@ def newest_intact(directory: Path, console: Console) -> int | None:
     return None
 
 
+def list_steps(directory: Path) -> list[int]:
+    """Returns the steps of all checkpoints, damaged or not, the newest first."""
+    names = [path.name for path in directory.glob("*")]
+    steps = [int(name) for name in names if name.isascii() and name.isdecimal()]
+    return sorted((step for step in steps if str(step) in names), reverse=True)
+
+
 def check_frozen(directory: Path, console: Console) -> None:
     """Refuses checkpoints of adapters without intact frozen parameters."""
     path = directory / FROZEN
@@ -84,13 +91,6 @@ def clear_the_way(directory: Path, newest: int) -> None:
             (directory / str(step)).rename(aside)
     for path in directory.glob(f"*{UNFINISHED}"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def list_steps(directory: Path) -> list[int]:
-    """Returns the steps of all checkpoints, damaged or not, the newest first."""
-    names = [path.name for path in directory.glob("*")]
-    steps = [int(name) for name in names if name.isascii() and name.isdecimal()]
-    return sorted(steps, reverse=True)
 
 
 def _check_checkpoint(directory: Path, step: int, console: Console) -> None:
