@@ -83,7 +83,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 def build(section: type, content: Any, path: str) -> Any:
     """Builds a section from nested dictionaries, checking names and types."""
     if not isinstance(content, Mapping):
-        raise InputError(f"{path}={content!r}: expected a section")
+        raise InputError(f"{path}={content!r:.80}: expected a section")
     types_by_name = hints(section)
     values = {}
     for name, value in content.items():

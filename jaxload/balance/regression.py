@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ MIN_POINTS = 5
 MIN_LENGTHS = 3
 _FORMAT = 3
 _HELD_OUT_SHARE = 0.25
+_LEAST_SECONDS, _MOST_SECONDS = 1e-18, 1e6  # Of one token, and of any coefficient.
 _EXPONENTS = np.linspace(0.5, 3.0, 51)
 
 
@@ -117,17 +119,19 @@ class Calibration:
         try:
             found = content["format"]
             if found != _FORMAT:
-                raise ValueError(f"format {found!r}, expected {_FORMAT}")
+                raise ValueError(f"format {found!r:.80}, expected {_FORMAT}")
             source, remat = content["source"], content["remat"]
             model, devices = content["model"], content["devices_per_group"]
             if not isinstance(model, dict) or type(devices) is not int:
-                raise ValueError(f"model={model!r}, devices_per_group={devices!r}")
+                raise ValueError(
+                    f"model={model!r:.80}, devices_per_group={devices!r:.80}"
+                )
             if not isinstance(source, str):
-                raise ValueError(f"source={source!r}")
+                raise ValueError(f"source={source!r:.80}")
             if remat not in REMATS:
-                raise ValueError(f"remat={remat!r}")
+                raise ValueError(f"remat={remat!r:.80}")
             return cls(
-                cost=_record(CostLaw, content["cost"]),
+                cost=_priced(_record(CostLaw, content["cost"])),
                 source=source,
                 remat=remat,
                 model=model,
@@ -141,7 +145,7 @@ class Calibration:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"{name}: not a calibration ({error!r}); write it anew with "
+                f"{name}: not a calibration ({error!r:.200}); write it anew with "
                 "jaxload.calibrate"
             ) from error
 
@@ -299,13 +303,26 @@ def _goodness(
     )
 
 
+def _priced(cost: CostLaw) -> CostLaw:
+    """Returns a law that a file states, if it prices all samples."""
+    values = (cost.fixed, cost.per_token, cost.per_token_squared, cost.per_sample)
+    growth = cost.per_token + cost.per_token_squared
+    if min(values) < 0 or max(values) > _MOST_SECONDS or growth < _LEAST_SECONDS:
+        raise ValueError(
+            f"cost={dataclasses.asdict(cost)}, expected 0 to {_MOST_SECONDS:g} s each, "
+            "and more than 0 s per token"
+        )
+    return cost
+
+
 def _record(cls: Any, content: Mapping[str, Any]) -> Any:
     """Builds a dataclass of plain fields, checking the type of each."""
     record = cls(**content)
     for field in dataclasses.fields(cls):
         value = getattr(record, field.name)
         allowed = (int, float) if field.type is float else (field.type,)
-        finite = field.type is not float or abs(value) < math.inf
+        # Not math.isfinite, which fails for integers that no float can hold.
+        finite = field.type is not float or abs(value) <= sys.float_info.max
         if type(value) not in allowed or not finite:
-            raise ValueError(f"{field.name}={value!r}")
+            raise ValueError(f"{field.name}={value!r:.80}")
     return record

@@ -31,9 +31,10 @@ def difference(recorded: Mapping[str, Any], model: ModelConfig) -> str:
     first = next(
         (name for name in ("kind", "width", "depth") if name in names), names[0]
     )
+    shown = first if first.isidentifier() else repr(first)
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return (
-        f"model.{first:.80} is {recorded.get(first)!r:.80} there and "
+        f"model.{shown:.80} is {recorded.get(first)!r:.80} there and "
         f"{given.get(first)!r:.80} here"
         f"{more}"
     )

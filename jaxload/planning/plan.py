@@ -331,11 +331,10 @@ def _bucket(content: Mapping[str, Any], path: str) -> Bucket:
 
 def _cost_model(content: Mapping[str, Any]) -> CostModel:
     laws = content["laws"]
-    unknown = [remat for remat in laws if remat not in REMATS]
-    if unknown or not laws:
+    if not laws or not set(laws) <= set(REMATS):
         raise InputError(
             f"cost_model.laws: expected some of {', '.join(REMATS)}, got "
-            f"{', '.join(unknown) or 'none':.80}"
+            f"{[*laws]!r:.80}"
         )
     text = {name: content[name] for name in ("unit", "source")}
     named = section_from_dict(_CostNames, text, "cost_model")

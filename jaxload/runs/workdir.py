@@ -184,7 +184,8 @@ def _check_same_run(workdir: WorkDir, config: Config, *, resume: bool) -> None:
         more = f" and {len(fixed) - 1} more" if len(fixed) > 1 else ""
         raise InputError(
             f"work directory {workdir.path}: already holds a different run: {path} is "
-            f"{there!r} there and {here!r} here{more}; choose another --workdir"
+            f"{there!r:.200} there and {here!r:.200} here{more}; choose another "
+            "--workdir"
         )
     num_done = workdir.num_done()
     if config.train.num_steps < num_done:

@@ -77,7 +77,7 @@ class ParamGroup:
             value = getattr(self, name)
             if value < 0 and value != -1:
                 raise InputError(
-                    f"optimizer.groups, pattern {self.pattern!r}: {name}={value}: "
+                    f"optimizer.groups, pattern {self.pattern!r:.80}: {name}={value}: "
                     f"expected 0 or more, or -1 for optimizer.{name}"
                 )
 
@@ -135,7 +135,7 @@ class OptimizerConfig:
         for pattern in patterns:
             if patterns.count(pattern) > 1:
                 raise InputError(
-                    f"optimizer.groups: pattern {pattern!r}: expected it once, got it "
+                    f"optimizer.groups: pattern {pattern!r:.80}: expected it once, got it "
                     f"{patterns.count(pattern)} times; keep one"
                 )
 

@@ -58,7 +58,7 @@ def test_edited_metrics_are_read_or_one_line(tmp_path: Path, lines: Any):
 
 
 @pytest.mark.fuzz
-@fewer(5)  # Drawing takes a while.
+@fewer(10)  # Drawing takes a while.
 @given(values=edits(VALUES, most=5))
 @example(values=VALUES | {"loss": 1e300, "bucket": []})
 @example(values=VALUES | {"bucket": "$x^", "batch": {}, "tokens": "16"})
