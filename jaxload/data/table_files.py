@@ -2,6 +2,8 @@
 
 import contextlib
 import difflib
+import functools
+import sys
 from collections.abc import Callable, Iterator, Set
 from pathlib import Path
 
@@ -117,7 +119,7 @@ def _find_columns(file: Path) -> dict[str, str]:
             close = difflib.get_close_matches(name, others, n=1)
             raise InputError(
                 f"{file}: expected one column {name!r}, got {found.count(name)} among "
-                f"{found[:20]}; "
+                f"{found[:20]!r:.300}; "
                 + (f"did you mean {close[0]!r}? " if close else "")
                 + "A manifest has id, num_frames, height, width and fps; a histogram "
                 "has no id but count"
@@ -141,6 +143,7 @@ def _open_csv(
 ) -> pa_csv.CSVStreamingReader:
     # Read as text, because an invalid cell must not end the reading. Dictionaries,
     # because the few distinct texts then have to be parsed only once.
+    _silence()
     types = {name: pa.dictionary(pa.int32(), pa.string()) for name in names or ()}
     return pa_csv.open_csv(
         file,
@@ -152,6 +155,23 @@ def _open_csv(
             column_types=types | {"id": pa.string()},
         ),
     )
+
+
+@functools.cache
+def _silence() -> None:
+    """Leaves out errors that pyarrow prints about rows that are not UTF-8.
+
+    For the rest of the process: pyarrow cannot pass the text of such a row to the
+    handler of bad rows, prints an error, and then refuses the file.
+    """
+    show = sys.unraisablehook
+
+    def show_others(unraisable: "sys.UnraisableHookArgs") -> None:
+        is_handler = getattr(unraisable.object, "__module__", "") == __name__
+        if not (is_handler and isinstance(unraisable.exc_value, UnicodeDecodeError)):
+            show(unraisable)
+
+    sys.unraisablehook = show_others
 
 
 def _csv_batches(

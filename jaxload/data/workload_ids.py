@@ -63,7 +63,7 @@ def row_labels(path: Path, numbers: Sequence[int]) -> list[str]:
             labels[number] = f"row {number}"
             if ids is not None:
                 text = ids[number - first]
-                labels[number] += f" (id {text!r})" if text else " (no id)"
+                labels[number] += f" (id {text!r:.80})" if text else " (no id)"
         if not waiting:
             break
     return [labels[number] for number in numbers]
@@ -99,7 +99,7 @@ def _raise_if_equal(path: Path, suspects: np.ndarray, num_repeats: int) -> None:
         for i in np.flatnonzero(np.isin(_hash(ids), suspects)):
             row = first_rows.setdefault(ids[i], int(first + i))
             if ids[i] and row != first + i and len(found) < 3:
-                found.append(f"{ids[i]!r} (rows {row} and {first + i})")
+                found.append(f"{ids[i]!r:.80} (rows {row} and {first + i})")
         if len(found) == 3:
             break
     if found:

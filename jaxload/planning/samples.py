@@ -8,6 +8,7 @@ from jaxload.balance.program import Layout
 from jaxload.console import Console, count_up
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
+from jaxload.planning.plan_limits import MAX_REPLICAS
 from jaxload.planning.survey import Survey
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import Cover, cover, cover_exactly
@@ -96,8 +97,8 @@ def _exact_cover(
 
 def _min_samples(config: BalanceConfig, layout: Layout, num_replicas: int) -> int:
     """Returns the fewest samples of a shape; in lockstep, one batch per replica."""
-    if num_replicas < 1:
-        raise InputError(f"{num_replicas} replicas: expected 1 or more")
+    if not 1 <= num_replicas <= MAX_REPLICAS:
+        raise InputError(f"{num_replicas} replicas: expected 1 to {MAX_REPLICAS:,}")
     smallest = layout.smallest_batch(config.batch_multiple)
     if config.policy == "lockstep":
         return num_replicas * smallest

@@ -135,7 +135,7 @@ class Checkpoints:
         self, step: int, like: dict[str, Any], *, partial: bool
     ) -> dict[str, Any]:
         args = ocp.args.Composite(**{STATE: _restore_args(like, partial=partial)})
-        with _unchecked_damage(self._path(step)):
+        with _restoring(self._path(step)):
             return self._manager.restore(step, args=args)[STATE]
 
     def _restore_frozen(self, like: Any) -> Any:
@@ -143,7 +143,7 @@ class Checkpoints:
             return like
         args = _restore_args({FROZEN: like}, partial=False)
         path = self._directory / FROZEN
-        with _unchecked_damage(path):
+        with _restoring(path):
             return self._frozen.restore(path, args=args)[FROZEN]
 
     def restore_data(self, step: int) -> dict[str, Any]:
@@ -209,13 +209,22 @@ def _reason(error: BaseException | None) -> str | None:
     return os.strerror(int(found[1])) if found else None
 
 
+_FORGED = (AttributeError, LookupError, OSError, TypeError, ValueError)
+"""Errors of Orbax for metadata that disagree with the arrays or with the model."""
+
+
 @contextlib.contextmanager
-def _unchecked_damage(directory: Path) -> Iterator[None]:
-    """Names a checkpoint of an older version, without digests, that is damaged."""
+def _restoring(directory: Path) -> Iterator[None]:
+    """Names a checkpoint that cannot be restored.
+
+    A checkpoint of an older version has no digests, and may be damaged in any way. With
+    digests, its files are as they were written, but not necessarily by jaxload.
+    """
     try:
         yield
     except Exception as error:
-        if (directory / FILE_NAME).exists():  # Checked, and intact.
+        is_checked = (directory / FILE_NAME).exists()
+        if is_checked and not isinstance(error, _FORGED):
             raise
         lines = str(error).splitlines() or [type(error).__name__]
         raise InputError(

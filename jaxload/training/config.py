@@ -135,8 +135,8 @@ class OptimizerConfig:
         for pattern in patterns:
             if patterns.count(pattern) > 1:
                 raise InputError(
-                    f"optimizer.groups: pattern {pattern!r:.80}: expected it once, got it "
-                    f"{patterns.count(pattern)} times; keep one"
+                    f"optimizer.groups: pattern {pattern!r:.80}: expected it once, got "
+                    f"it {patterns.count(pattern)} times; keep one"
                 )
 
 

@@ -210,3 +210,28 @@ def test_a_bucket_is_listed_once(contents: dict[str, Any], tmp_path: Path, place
     path.write_bytes(as_bytes(content))
     with pytest.raises(InputError, match=r"buckets: expected each (program|shape) on"):
         read_plan(path)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("count", "num_replicas", "max_tokens"),
+    [(10**9, 4_096, 1 << 20), (3 * 10**6, 2**16, 256), (40, 2, 1 << 30)],
+)
+def test_a_plan_of_any_size_is_within_the_limits(
+    plan_of: Callable[..., Plan],
+    tmp_path: Path,
+    policy: str,
+    count: int,
+    num_replicas: int,
+    max_tokens: int,
+):
+    plan = plan_of(
+        {shape: count // (i + 1) for i, shape in enumerate(COUNTS)},
+        policy=policy,
+        num_replicas=num_replicas,
+        max_tokens=max_tokens,
+        max_buckets=3,
+    )
+    path = tmp_path / "plan.json"
+    path.write_text(to_json(plan))
+    assert read_plan(path) == plan
