@@ -37,7 +37,9 @@ def test_plan_prints_and_writes(tmp_path: Path, root: Path, capsys):
 def test_refuses_less_than_one_replica(tmp_path: Path, root: Path, replicas):
     arguments = ["--config", str(root / "configs" / "debug.py"), "--replicas", replicas]
     arguments += ["--set", f"data.path={tmp_path / 'data'}"]
-    with pytest.raises(InputError, match=f"{replicas} replicas: expected 1 or more"):
+    with pytest.raises(
+        InputError, match=f"{replicas} replicas: expected 1 to 1,048,576"
+    ):
         plan_command.main(arguments)
 
 
