@@ -15,6 +15,8 @@ import numpy as np
 
 _MAX_PATTERNS = 150
 _FEW_PATTERNS = 30  # The same for a search whose effort is spent.
+# If amounts are far apart, the simplex method may fail from the previous basis.
+_RETRIES = ("simplex", "ipm")
 _IMPROVEMENT = 1e-4  # Share of a bin that a new pattern must save.
 
 
@@ -137,10 +139,19 @@ class _CoveringProgram:
     def solve(self) -> tuple[np.ndarray, np.ndarray]:
         """Returns the times of each column, and the price of each demand."""
         self._highs.run()
-        status = self._highs.getModelStatus()
-        assert status == highspy.HighsModelStatus.kOptimal, status
+        for solver in _RETRIES:
+            if self._is_solved():
+                break
+            self._highs.clearSolver()
+            self._highs.setOptionValue("solver", solver)
+            self._highs.run()
+            self._highs.setOptionValue("solver", "choose")
+        assert self._is_solved(), self._highs.getModelStatus()
         solution = self._highs.getSolution()
         return np.array(solution.col_value), np.array(solution.row_dual)
+
+    def _is_solved(self) -> bool:
+        return self._highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
 
 
 def _num_repeats(pattern: np.ndarray) -> np.ndarray | np.integer:

@@ -47,7 +47,7 @@ def round_deal(
     smallest = [programs[j].batch for j in _smallest(programs, len(totals))]
     if (totals / smallest).sum() <= _SHORT_EPOCH:
         patterns = []  # Packing a short epoch balances better than rounding.
-    patterns, left = _within_totals(patterns, uses, totals)
+    patterns, left = _within_totals(patterns, programs, totals)
     rest = _pack(programs, costs, left, capacity, rigid=bool(patterns))
     for _ in range(_MAX_TRIES):
         if not patterns or not _without_work(rest, programs, left):
@@ -102,18 +102,34 @@ def _smallest(programs: tuple[BatchOption, ...], num_shapes: int) -> list[int]:
 
 
 def _within_totals(
-    patterns: Sequence[Pattern], uses: np.ndarray, totals: np.ndarray
+    patterns: Sequence[Pattern], programs: tuple[BatchOption, ...], totals: np.ndarray
 ) -> tuple[list[Pattern], np.ndarray]:
-    """Limits patterns to the available samples; also returns the samples left over."""
-    left = totals.astype(np.int64)
-    kept = []
+    """Limits patterns to the available samples; also returns the samples left over.
+
+    Relaxed patterns may use more than all samples of a shape whose micro-batches fill
+    gaps. Once they run out, patterns run without them. Dropping such patterns would
+    leave over their other samples, without a bound on their number.
+    """
+    left = totals.tolist()  # Python's integers, which do not overflow.
+    kept: dict[tuple[int, ...], int] = {}
     for pattern in patterns:
-        each = uses @ np.array(pattern.counts)
-        times = min([pattern.times, *(left[each > 0] // each[each > 0])])
-        if times > 0:
-            kept.append(dataclasses.replace(pattern, times=int(times)))
-            left = left - times * each
-    return kept, left
+        parts = [([], pattern.times)] if pattern.times else []
+        for program, count in zip(programs, pattern.counts, strict=True):
+            available = left[program.shape] // program.batch
+            split = []
+            for counts, times in parts:
+                used = min(available, times * count)
+                available -= used
+                left[program.shape] -= used * program.batch
+                # If too few are available, some of the replica-steps get one more.
+                fewer, num_more = divmod(used, times)
+                split.append(([*counts, fewer + 1], num_more))
+                split.append(([*counts, fewer], times - num_more))
+            parts = [(counts, times) for counts, times in split if times]
+        for counts, times in parts:
+            if any(counts):
+                kept[tuple(counts)] = kept.get(tuple(counts), 0) + times
+    return [Pattern(counts=c, times=n) for c, n in kept.items()], np.array(left)
 
 
 def _pack(
