@@ -1,42 +1,38 @@
 """Measures the time and memory of planning for many samples, on one core.
 
-    python -m benchmarks.planning [--rows N]
+    python -m benchmarks.planning [--rows N] [--only PART]
 
 | row | measurement | limit |
 |---|---|---|
 | histogram | from a histogram of N samples to the mixed schedule | 60 s, 2 GB |
 | Parquet | the same from N rows with ids, read as a stream | 60 s, 2 GB |
 | look-up | buckets of a step, and samples of one replica, among ten billion | 50 ms |
+| hard lists | from up to a million rows to both schedules, CPU time | 20 s |
 
 Each row runs in its own process on one core. Time excludes imports; memory is the
 process's peak. The Parquet file has the same samples as the histogram, so both must
-give the same plan.
+give the same plan. Hard lists are planned for R = 2 to 256 replicas with A = 1 and 4
+accumulations; the slowest plan counts.
 """
 
 import argparse
 import dataclasses
 import math
-import os
-import pickle
 import shutil
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import numpy as np
-from rich.table import Table
-
-from benchmarks import one_core
+from benchmarks import hard_lists, hard_plans, look_up, one_core, scenario
+from benchmarks.hard_lists import HARD_LISTS
+from benchmarks.limit_table import Row, print_table
 from benchmarks.scaled_workload import BYTES_PER_ROW, write_histogram, write_rows
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.scenario import make_mixed
 from jaxload.console import Console
-from jaxload.planning.scenarios import SimulationOptions, read_scenario
-from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import Cover
 
 NUM_ROWS = 100_000_000
@@ -46,9 +42,7 @@ _REPLICAS = 1024
 _ACCUMULATE = 4
 _MAX_SECONDS = 60.0
 _MAX_BYTES = 2e9
-_MAX_LOOK_UP_SECONDS = 0.050
-_NUM_LOOK_UPS = 50
-_NUM_EPOCHS = 100  # Looked-up steps are drawn from these epochs.
+_PARTS = ("samples", "look-up", "lists")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,97 +57,18 @@ class Planned:
     schedule: Mixed
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LookedUp:
-    """Time to look up steps of a schedule."""
-
-    seconds: float
-    """Median over the look-ups."""
-
-    longest_seconds: float
-    schedule_bytes: int
-    """Size of the pickled schedule."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Row:
-    """Row of the table."""
-
-    name: str
-    note: str
-    max_seconds: float = _MAX_SECONDS
-    max_bytes: float = _MAX_BYTES
-    seconds: float = math.nan
-    """Measured time; NaN if the measurement was skipped."""
-
-    peak_bytes: int = 0
-
-    @property
-    def missed(self) -> bool:
-        """True if time or memory is over its limit."""
-        return self.seconds > self.max_seconds or self.peak_bytes > self.max_bytes
-
-
 def plan(path: Path) -> Planned:
     """Plans a mixed schedule from a workload file."""
-    options = SimulationOptions(
-        workload=path,
-        model="wan2.1-t2v-14b",
-        remat="none",
-        costs=None,
-        num_replicas=_REPLICAS,
-        accumulate=_ACCUMULATE,
-        memory_headroom=2.0,
-        policies=("mixed",),
-        max_buckets=32,
-        num_steps=1,
-        seed=0,
-        max_bad_share=0.0,
-        rules=ShapeRules(),
-    )
     start = time.perf_counter()
-    scenario = read_scenario(options, Console(quiet=True))
+    read = scenario.read(path, num_replicas=_REPLICAS, accumulate=_ACCUMULATE)
     covered = time.perf_counter()
-    schedule = make_mixed(scenario)
+    schedule = make_mixed(read)
     return Planned(
         seconds=time.perf_counter() - start,
         cover_seconds=covered - start,
-        cover=scenario.cover,
+        cover=read.cover,
         schedule=schedule,
     )
-
-
-def look_up(schedule: Mixed) -> LookedUp:
-    """Times random look-ups in a freshly unpickled schedule, as on a new host."""
-    content = pickle.dumps(schedule)
-    schedule = pickle.loads(content)
-    rng = np.random.default_rng(0)
-    num_steps = _NUM_EPOCHS * epoch_size(schedule) // _REPLICAS
-    seconds = []
-    for step in rng.choice(num_steps, _NUM_LOOK_UPS, replace=False).tolist():
-        replica = int(rng.integers(_REPLICAS))
-        start = time.perf_counter()
-        counts = schedule.step_counts(step)
-        micro_batches = schedule.micro_batches(step, replica)
-        seconds.append(time.perf_counter() - start)
-        assert counts.shape == (_REPLICAS, len(schedule.buckets))
-        found = [m.bucket for m in micro_batches]
-        assert (np.bincount(found, minlength=len(counts.T)) == counts[replica]).all()
-        for micro_batch in micro_batches:
-            bucket = schedule.buckets[micro_batch.bucket]
-            assert len(micro_batch.members) == bucket.batch
-            assert micro_batch.members.min() >= 0
-            assert micro_batch.members.max() < bucket.num_samples
-    return LookedUp(
-        seconds=statistics.median(seconds),
-        longest_seconds=max(seconds),
-        schedule_bytes=len(content),
-    )
-
-
-def epoch_size(schedule: Mixed) -> int:
-    """Returns the number of replica-steps in an epoch."""
-    return sum(p.times for p in (*schedule.patterns, *schedule.rest))
 
 
 def check(planned: Planned, num_samples: int) -> None:
@@ -178,56 +93,27 @@ def check(planned: Planned, num_samples: int) -> None:
         assert 0 <= left <= capacity(schedule.rest, of_shape) < left + smallest
 
 
-def measure(
-    num_rows: int, num_looked_up: int, directory: Path, say: Callable[[str], None]
+def measure_samples(
+    num_rows: int, directory: Path, say: Callable[[str], None]
 ) -> list[Row]:
-    """Measures all rows; writes files to `directory`, and reports progress to `say`."""
+    """Measures planning from a histogram and from rows; reports progress to `say`."""
     histogram = directory / "histogram.csv"
     num_samples = write_histogram(histogram, num_rows)
     say(f"planning for a histogram of {num_samples:,} samples")
     planned, peak = one_core.run(plan, histogram)
     check(planned, num_samples)
-    rows = [_plan_row(f"histogram of {num_samples:,}", planned, peak)]
-    rows.append(_measure_parquet(histogram, num_samples, planned, say))
+    row = _plan_row(f"histogram of {num_samples:,}", planned, peak)
+    return [row, _measure_parquet(histogram, num_samples, planned, say)]
 
-    num_samples = write_histogram(histogram, num_looked_up)
+
+def measure_look_up(directory: Path, say: Callable[[str], None]) -> list[Row]:
+    """Measures look-ups of steps; reports progress to `say`."""
+    histogram = directory / "histogram.csv"
+    num_samples = write_histogram(histogram, NUM_LOOKED_UP)
     say(f"looking up steps among {num_samples:,} samples")
     planned, _ = one_core.run(plan, histogram)
     check(planned, num_samples)
-    found, peak = one_core.run(look_up, planned.schedule)
-    rows.append(
-        Row(
-            name=f"look-up among {num_samples:,}",
-            note=f"median of {_NUM_LOOK_UPS} steps, the longest "
-            f"{found.longest_seconds * 1e3:.2f} ms; the schedule has "
-            f"{found.schedule_bytes:,} bytes",
-            max_seconds=_MAX_LOOK_UP_SECONDS,
-            max_bytes=math.inf,
-            seconds=found.seconds,
-            peak_bytes=peak,
-        )
-    )
-    return rows
-
-
-def print_table(rows: Sequence[Row], console: Console) -> None:
-    """Prints the rows, and marks rows that miss a limit."""
-    table = Table(
-        title=f"Planning for {_REPLICAS} replicas, {_ACCUMULATE} accumulations, on one "
-        f"core of {os.cpu_count()}; load average {os.getloadavg()[0]:.1f}"
-    )
-    for name in ("from", "time", "limit", "memory", "limit", "note"):
-        table.add_column(name, justify="left" if name in ("from", "note") else "right")
-    for row in rows:
-        table.add_row(
-            row.name,
-            _duration(row.seconds),
-            _duration(row.max_seconds),
-            f"{row.peak_bytes / 1e9:.2f} GB" if row.peak_bytes else "",
-            f"{row.max_bytes / 1e9:.0f} GB" if math.isfinite(row.max_bytes) else "",
-            ("[bold red]MISSED[/]: " if row.missed else "") + row.note,
-        )
-    console.print(table)
+    return [look_up.measure(planned.schedule, num_samples)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -241,20 +127,42 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=int,
         default=NUM_ROWS,
         metavar="N",
-        help=f"least number of samples to plan for (default: {NUM_ROWS:,})",
+        help=f"least number of samples to plan for (default: {NUM_ROWS:,}); hard lists "
+        f"have at most as many rows, and at most {hard_lists.NUM_ROWS:,}",
+    )
+    parser.add_argument(
+        "--only",
+        choices=(*_PARTS, *HARD_LISTS),
+        metavar="PART",
+        help=f"measure only one of {', '.join(_PARTS)}, or one of the lists: "
+        f"{'; '.join(HARD_LISTS)}",
     )
     args = parser.parse_args(argv)
     if args.rows < _REPLICAS:
         parser.error(f"--rows {args.rows}: expected {_REPLICAS} or more")
     # Without a width, piped tables would be truncated to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 140)
+    parts = _PARTS if args.only is None else (args.only,)
+    rows, hard_rows = [], []
     with (
         Console(stderr=True).status("starting") as status,
-        tempfile.TemporaryDirectory() as directory,
+        tempfile.TemporaryDirectory() as name,
     ):
-        rows = measure(args.rows, NUM_LOOKED_UP, Path(directory), status.update)
-    print_table(rows, console)
-    return 1 if any(row.missed for row in rows) else 0
+        directory, say = Path(name), status.update
+        for part in parts:
+            if part == "samples":
+                rows += measure_samples(args.rows, directory, say)
+            elif part == "look-up":
+                rows += measure_look_up(directory, say)
+            else:
+                names = list(HARD_LISTS) if part == "lists" else [part]
+                most = min(args.rows, hard_lists.NUM_ROWS)
+                hard_rows = hard_plans.measure(names, most, directory, say)
+    title = f"Planning for {_REPLICAS} replicas, {_ACCUMULATE} accumulations"
+    for heading, found in ((title, rows), ("Planning for hard lists", hard_rows)):
+        if found:
+            print_table(heading, found, console)
+    return 1 if any(row.missed for row in (*rows, *hard_rows)) else 0
 
 
 def _measure_parquet(
@@ -267,7 +175,7 @@ def _measure_parquet(
         sizes = (
             f"{free / 1e9:.1f} GB free in {path.parent}, expected {needed / 1e9:.1f}"
         )
-        return Row(name=name, note=f"skipped: {sizes}")
+        return _row(name, f"skipped: {sizes}")
     say(f"writing {num_samples:,} rows")
     file_bytes, _ = one_core.run(write_rows, histogram, path)
     say(f"planning for {num_samples:,} rows")
@@ -280,19 +188,20 @@ def _measure_parquet(
 
 def _plan_row(name: str, planned: Planned, peak: int, more: str = "") -> Row:
     deal_seconds = planned.seconds - planned.cover_seconds
+    note = f"{planned.cover_seconds:.1f} s to {len(planned.cover.shapes)} shapes, "
+    note += f"{deal_seconds:.1f} s to the schedule{more}"
+    return _row(name, note, planned.seconds, peak)
+
+
+def _row(name: str, note: str, seconds: float = math.nan, peak_bytes: int = 0) -> Row:
     return Row(
         name=name,
-        note=f"{planned.cover_seconds:.1f} s to {len(planned.cover.shapes)} shapes, "
-        f"{deal_seconds:.1f} s to the schedule{more}",
-        seconds=planned.seconds,
-        peak_bytes=peak,
+        note=note,
+        max_seconds=_MAX_SECONDS,
+        max_bytes=_MAX_BYTES,
+        seconds=seconds,
+        peak_bytes=peak_bytes,
     )
-
-
-def _duration(seconds: float) -> str:
-    if math.isnan(seconds):
-        return ""
-    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
 
 
 if __name__ == "__main__":

@@ -64,19 +64,47 @@ def test_planning_for_fewer_samples_than_replicas_is_refused():
 
 
 @pytest.mark.slow
-def test_planning(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("part", "names", "note"),
+    [
+        ("samples", ["histogram of 252,930", "Parquet of 252,930"], "32 shapes"),
+        ("look-up", ["look-up among 10,000,009,100"], "median of 50 steps"),
+        ("tiny and huge", ["tiny and huge"], "2,000 rows, 2 shapes; slowest: R = "),
+    ],
+)
+def test_planning(part: str, names: list[str], note: str, tmp_path: Path):
     # The benchmark asserts that rows and their histogram give the same plan.
-    code, printed = run("planning", "--rows", 200_000, TMPDIR=str(tmp_path))
-    for name in (
-        "histogram of 252,930",
-        "Parquet of 252,930",
-        "look-up among 10,000,009,100",
-    ):
-        assert re.search(rf"│ {name} +│ +[\d.]+ (s|ms) │", printed), printed
-    assert "32 shapes" in printed
-    assert "median of 50 steps" in printed
+    rows = 200_000 if part == "samples" else 2_000
+    code, printed = run(
+        "planning", "--only", part, "--rows", rows, TMPDIR=str(tmp_path)
+    )
+    found = re.findall(r"^│ (\S.*?) +│ +[\d.]+ (?:s|ms) │", printed, re.M)
+    assert found == names, printed
+    assert note in printed
     assert (code == 1) == ("MISSED" in printed)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_hard_lists_are_reproducible(root: Path):
+    program = """
+import numpy as np
+from benchmarks.hard_lists import HARD_LISTS
+for name, draw in HARD_LISTS.items():
+    sizes, again = (draw(np.random.default_rng(0), 2_000) for _ in range(2))
+    assert np.array_equal(sizes, again) and sizes.dtype == np.int64, name
+    assert 0 < len(sizes) <= 2_000 and sizes.shape[1] == 3, name
+    assert sizes[:, 0].min() >= 1 and sizes[:, 1:].min() >= 16, name
+    print(name)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "tiny and huge" in result.stdout.splitlines(), result.stderr
+    assert not result.stderr
 
 
 @pytest.mark.slow

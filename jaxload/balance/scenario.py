@@ -7,11 +7,12 @@ from jaxload.balance.batch_sizes import Catalogue, choose_batches
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig, Rule
 from jaxload.balance.cost import CostModel
-from jaxload.balance.deal import Supply, deal_again, make_deal
+from jaxload.balance.deal import deal_again, make_deal
 from jaxload.balance.memory import Limit
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import BatchOption, Deal
 from jaxload.balance.schedule import Lockstep
+from jaxload.balance.supply import Supply
 from jaxload.errors import InputError
 from jaxload.shapes.cover import Cover
 from jaxload.shapes.shape import Shape

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from jaxload.balance import deal as deal_module
 from jaxload.balance.bins import Effort
-from jaxload.balance.deal import _FINE, Supply, make_deal
+from jaxload.balance.deal import _FINE, make_deal
 from jaxload.balance.pattern import Deal
+from jaxload.balance.supply import Supply
 from jaxload.errors import InputError
 
 

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from jaxload.balance import packing
-from jaxload.balance.deal import Supply, make_deal
+from jaxload.balance.deal import make_deal
 from jaxload.balance.packing import partition
 from jaxload.balance.pattern import Deal
+from jaxload.balance.supply import Supply
 
 TINY, HUGE = [1, 2, 3, 4], [71_000, 72_000, 74_000, 75_600]
 PRIMES = [2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37]

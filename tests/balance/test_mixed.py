@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.deal import Supply, make_deal
+from jaxload.balance.deal import make_deal
 from jaxload.balance.mixed import Mixed, _stride
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.program import Grid, Program
+from jaxload.balance.supply import Supply
 
 
 def bucket(shape: int, batch: int, num_samples: int) -> Bucket:
