@@ -198,11 +198,11 @@ def _compile_block(num_devices: int, tokens: int, width: int) -> Compiled:
 
     @functools.partial(jax.grad, argnums=(0, 1, 2, 3))
     def gradients(parameters, x, time, text, rotary, dy):
-        y = nnx.merge(structure, parameters)(x, time, text, None, rotary)
+        y = nnx.merge(structure, parameters)(x, time, text, None, rotary, None)
         return jnp.vdot(y, dy).astype(jnp.float32)
 
     x = spec(P("data"), num_devices, tokens, width)
-    table = spec(P(), tokens, config.head_width // 2, dtype="float32")
+    table = spec(P(), 1, tokens, config.head_width // 2, dtype="float32")
     return _compile(
         gradients,
         jax.tree.map(lambda p: spec(P(), *p.shape, dtype=p.dtype), parameters),
