@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from jaxload.codecs.text_encoder import MAX_CHARACTERS
 from jaxload.errors import InputError
 from jaxload.media.captions import Caption, cut, shown
+from jaxload.media.parquet_texts import read_texts
 from jaxload.media.problem import Problem
 
 TABLE_NAMES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -27,7 +28,6 @@ _MAX_LINE = 1 << 22
 
 _MAX_PATH = 4_096  # Characters of a path: more than a file system takes.
 _CHUNK = 1 << 20
-_PARQUET_ROWS = 1_024  # At a time.
 
 
 class Row(NamedTuple):
@@ -267,13 +267,12 @@ def _parquet_rows(path: Path) -> Iterator[_Cells | _BadRow]:
             ]
             for name in names:
                 _check_text(path, name, schema.field(name).type)
-            number = 0
-            for batch in parquet.iter_batches(_PARQUET_ROWS, columns=names):
-                columns = [batch[name].to_pylist() for name in names]
-                for path_cell, caption in zip(*columns, strict=True):
-                    number += 1
-                    yield _Cells(number, path_cell, caption)
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+        with path.open("rb") as file:
+            for number, texts in enumerate(read_texts(file, names), start=1):
+                yield _Cells(number, *texts)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"{shown(path)}: expected a Parquet file, got one that cannot be read "

@@ -4,14 +4,19 @@ import json
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxload.errors import InputError
+from jaxload.media import parquet_texts
 from jaxload.media.caption_tables import read_table
 from jaxload.media.captions import read_text
 from jaxload.media.folder import list_media
+from jaxload.media.parquet_texts import read_texts
 from tests.media.byte_edits import edited
 from tests.media.test_caption_tables import write_rows
 from tests.media.test_captions import UNICODE, write
@@ -162,6 +167,39 @@ def test_a_large_table_of_nothing_is_refused_in_little_memory(
     finally:
         tracemalloc.stop()
     assert peak < 30e6
+
+
+def test_a_small_parquet_file_of_long_texts_takes_little_memory(tmp_path: Path):
+    """As plain strings, its texts would take 16 GB for each thousand rows."""
+    indices = pa.array(np.zeros(2_000, np.int32))
+    captions = pa.DictionaryArray.from_arrays(indices, ["x" * 16_000_000])
+    files = pa.array([f"{i}.png" for i in range(2_000)])
+    path = tmp_path / "metadata.parquet"
+    pq.write_table(pa.table({"file": files, "caption": captions}), path)
+    assert path.stat().st_size < 2_000_000
+    del captions
+    before, most, count = pa.total_allocated_bytes(), 0, 0
+    with path.open("rb") as file:
+        for name, caption in read_texts(file, ["file", "caption"]):
+            assert name == f"{count}.png"
+            assert caption is not None
+            assert len(caption) == 16_000_000
+            most = max(most, pa.total_allocated_bytes() - before)
+            count += 1
+    assert count == 2_000
+    assert most < 300e6
+
+
+def test_a_parquet_file_of_too_much_text_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / "metadata.parquet"
+    pq.write_table(pa.table({"file": ["a.png", None], "caption": ["b", "c"]}), path)
+    with path.open("rb") as file:
+        assert [*read_texts(file, ["caption", "file"])] == [("b", "a.png"), ("c", None)]
+    monkeypatch.setattr(parquet_texts, "_MAX_GROUP_BYTES", 10)
+    with pytest.raises(InputError, match=r"cannot be read \(\d+ bytes of text in one"):
+        read_table(path, path.name)
 
 
 @pytest.mark.fuzz
