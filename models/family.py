@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jaxload.balance.architecture import Architecture
 from jaxload.models.transformer_config import TransformerConfig
@@ -38,6 +38,11 @@ class Family:
 
     flops: Callable[[Any], Architecture]
     """Returns the matmuls of a config's model, from which FLOPs are counted."""
+
+    form: Literal["length", "grid"] = "grid"
+    """Form of the micro-batches, unless balance.form names one. `length` requires a
+    model that takes a grid for each sample, and ignores the padding after its tokens.
+    """
 
     weights: "Callable[[], WeightNames] | None" = None
     """Imports and returns the tensor names of weight files; None if there are none."""

@@ -22,7 +22,8 @@ from typing import cast
 from rich.table import Table
 
 from jaxload import targets
-from jaxload.balance.program import Grid, Program, Remat
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Program, Remat
 from jaxload.console import Console
 from jaxload.models import ModelConfig, WanConfig, preset
 from jaxload.ops import _ffi

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from jaxload.balance.form import Form, Grid
 from jaxload.balance.program import Program
 from jaxload.shapes.shape import Shape
 
@@ -24,9 +25,15 @@ class Bucket:
     """Memory per device while the program runs, in bytes; 0: unknown."""
 
     @property
+    def form(self) -> Form:
+        """Form of the micro-batches."""
+        return self.program.form
+
+    @property
     def shape(self) -> Shape:
         """Latent shape of the samples."""
-        return self.program.form.shape
+        assert isinstance(self.form, Grid)
+        return self.form.shape
 
     @property
     def batch(self) -> int:

@@ -7,6 +7,7 @@ from jaxload.errors import InputError
 
 Rule = Literal["equal-token", "dual", "dual-cost"]
 Policy = Literal["lockstep", "mixed"]
+FormChoice = Literal["auto", "length", "grid"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,12 @@ class BalanceConfig:
     """Compute budget of a micro-batch per device, as the cost of one sequence of this
     many tokens; 0: searched. More allows larger batches of short samples and makes
     steps longer."""
+
+    form: FormChoice = "auto"
+    """Form of the rows of a micro-batch. length: samples of any shape, padded to
+    one number of tokens, so that clips keep all of their frames. grid: samples of one
+    shape, which other samples are cut to. auto: length for models that attend to all
+    tokens at once, otherwise grid."""
 
     policy: Policy = "lockstep"
     """lockstep: at each micro-step every replica runs the same bucket, and shapes with

@@ -4,43 +4,15 @@ import dataclasses
 import math
 from typing import Any, Literal
 
+from jaxload.balance.form import Form, parse_form
 from jaxload.errors import InputError
 from jaxload.shapes.geometry import DEFAULT, Geometry
-from jaxload.shapes.shape import Shape
 
 Remat = Literal["none", "attention", "full"]
 """Remat policy: a block keeps most activations, those of attention, or its input."""
 
 REMATS: tuple[Remat, ...] = ("none", "attention", "full")
 """Remat policies, from the fastest to the one that takes the least memory."""
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Grid:
-    """Form of a micro-batch whose samples all have one latent shape."""
-
-    frames: int
-    height: int
-    width: int
-    geometry: Geometry = DEFAULT
-
-    @classmethod
-    def of(cls, shape: Shape) -> "Grid":
-        """Returns the form of micro-batches with this latent shape."""
-        return cls(shape.frames, shape.height, shape.width, shape.geometry)
-
-    @property
-    def shape(self) -> Shape:
-        """Latent shape of every sample."""
-        return Shape(self.frames, self.height, self.width, self.geometry)
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of every sample."""
-        return self.shape.tokens
-
-    def __str__(self) -> str:
-        return str(self.shape)
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -81,7 +53,7 @@ class Layout:
 class Program:
     """Compile key of one micro-step, which XLA compiles once for each group."""
 
-    form: Grid
+    form: Form
     batch: int
     """Number of samples in a replica's micro-batch, over all devices of its group."""
 
@@ -139,7 +111,7 @@ class Program:
         """Builds a program from the result of `to_dict`, also of earlier versions."""
         geometry = Geometry.from_dict(content.get("geometry", DEFAULT.to_dict()))
         return cls(
-            form=Grid.of(Shape.parse(content["form"], geometry)),
+            form=parse_form(content["form"], geometry),
             batch=content["batch"],
             layout=Layout(**content["layout"]),
             remat=content["remat"],

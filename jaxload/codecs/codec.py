@@ -16,8 +16,13 @@ from jaxload.codecs.plugin import make_plugin, whole
 class Codec(Protocol):
     """Converts pixels to latents and back.
 
-    The codec is causal: the first latent frame covers one frame of the clip, and each
-    later one covers `strides[0]` frames. With a stride of 4, a clip has 4k+1 frames.
+    The first latent frame covers one frame of the clip, and each later one covers
+    `strides[0]` frames. With a stride of 4, a clip has 4k+1 frames.
+
+    A codec may have an attribute `is_causal`. If it is True, no latent frame depends on
+    later frames of the clip, so that the first latent frames of a clip are the latent
+    of its beginning. Clips that are too long for the memory then run by their first
+    latent frames; otherwise they are left out.
     """
 
     name: str
@@ -66,6 +71,11 @@ class BatchCodec(Codec, Protocol):
 
 
 _BUILT_IN = {HaarCodec.name: HaarCodec}
+
+
+def is_causal(codec: Codec) -> bool:
+    """Returns whether the first latent frames of a clip depend on no later frame."""
+    return bool(getattr(codec, "is_causal", False))
 
 
 @functools.cache

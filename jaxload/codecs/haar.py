@@ -30,6 +30,7 @@ class HaarCodec:
 
     name = "haar"
     channels = 16
+    is_causal = True
     strides: tuple[int, int, int] = (_FRAMES, _PIXELS, _PIXELS)
 
     def encode(self, video: UInt8[np.ndarray, "p y x 3"]) -> np.ndarray:

@@ -8,8 +8,9 @@ from typing import Protocol, runtime_checkable
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostModel
+from jaxload.balance.form import Grid
 from jaxload.balance.memory import Limit, MemoryLaw, probe_shapes, regress_memory
-from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
+from jaxload.balance.program import REMATS, Layout, Program, Remat
 from jaxload.console import Console, phase
 from jaxload.errors import InputError
 from jaxload.planning.footprint import OTHERS, Compiler, Request, add_queue

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from jax.stages import Compiled
 
-from jaxload.balance.program import Grid, Program, Remat
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Program, Remat
 from jaxload.balance.regression import MIN_POINTS, Calibration, Timing, regress_costs
 from jaxload.config import Config
 from jaxload.console import Console, phase

@@ -39,6 +39,10 @@ class ShapeRules:
     """Most pixels of a frame, height times width. More keeps more detail and takes more
     memory and compute."""
 
+    max_sizes: int = 32
+    """Maximum number of frame sizes (height x width) of a dataset. More keeps more of
+    each frame, and has a codec such as a VAE compile more programs."""
+
     max_upscale: float = 1.2
     """Largest factor by which the sides of a sample may grow. More keeps more small
     samples and trains on more interpolated pixels."""
@@ -50,6 +54,8 @@ class ShapeRules:
     def __post_init__(self):
         if self.max_frames < 1:
             raise InputError(f"shapes.max_frames={self.max_frames}: expected 1 or more")
+        if self.max_sizes < 1:
+            raise InputError(f"shapes.max_sizes={self.max_sizes}: expected 1 or more")
         if not 0 < self.min_fps <= self.fps <= MAX_FPS:
             raise InputError(
                 f"shapes.fps={self.fps} with min_fps={self.min_fps}: expected "

@@ -53,6 +53,21 @@ class Shape:
         """Sequence length after the patch embedding."""
         return self.geometry.num_tokens((self.frames, self.height, self.width))
 
+    @property
+    def token_grid(self) -> Sizes:
+        """Tokens along frames, rows and columns."""
+        frames, rows, columns = self.geometry.patch
+        return self.frames // frames, self.height // rows, self.width // columns
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    def first_frames(self, frames: int) -> "Shape":
+        """Returns the shape of this many latent frames of the same size."""
+        return dataclasses.replace(self, frames=frames)
+
     def __str__(self) -> str:
         return f"{self.frames}x{self.height}x{self.width}"
 

@@ -40,6 +40,7 @@ FAMILY = Family(
     model=_model,
     presets=PRESETS,
     flops=MMDiTArchitecture,
+    form="length",
     weights=_weights,
     required_to_train=_required_to_train,
     extra_inputs=_extra_inputs,

@@ -13,8 +13,9 @@ from jaxload.balance.architecture import analytic_law
 from jaxload.balance.batch_sizes import Catalogue, choose_batches, expected_idle
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
+from jaxload.balance.form import Grid
 from jaxload.balance.memory import Limit
-from jaxload.balance.program import Grid, Layout, Program
+from jaxload.balance.program import Layout, Program
 from jaxload.errors import InputError
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import architecture_of

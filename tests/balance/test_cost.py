@@ -7,7 +7,8 @@ import pytest
 
 from jaxload.balance.architecture import analytic_law
 from jaxload.balance.cost import CostLaw, CostModel
-from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
+from jaxload.balance.form import Grid
+from jaxload.balance.program import REMATS, Layout, Program, Remat
 from jaxload.balance.regression import Timing, regress_costs
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import analytic_cost, architecture_of

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxload.balance.form import Grid
 from jaxload.balance.memory import (
     Limit,
     MemoryLaw,
     probe_shapes,
     regress_memory,
 )
-from jaxload.balance.program import Grid, Layout, Program, Remat
+from jaxload.balance.program import Layout, Program, Remat
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
 

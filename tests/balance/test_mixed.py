@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.deal import make_deal
+from jaxload.balance.form import Grid
 from jaxload.balance.mixed import Mixed, _stride
 from jaxload.balance.pattern import Pattern
-from jaxload.balance.program import Grid, Program
+from jaxload.balance.program import Program
 from jaxload.balance.supply import Supply
 
 

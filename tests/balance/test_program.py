@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.program import REMATS, Grid, Layout, Program
+from jaxload.balance.form import Grid
+from jaxload.balance.program import REMATS, Layout, Program
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.form import Grid
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
-from jaxload.balance.program import Grid, Layout, Program
+from jaxload.balance.program import Layout, Program
 from jaxload.balance.schedule import Lockstep, Schedule
 from jaxload.balance.stream import stream_members
 from jaxload.errors import InputError

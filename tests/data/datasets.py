@@ -11,7 +11,8 @@ import safetensors
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.program import Grid, Program
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Program
 from jaxload.balance.schedule import MicroBatch, Schedule
 from jaxload.data.manifest import (
     Entry,

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxload.balance.program import Grid, Layout, Program
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Layout, Program
 from jaxload.balance.schedule import Lockstep
 from jaxload.data.batch_spec import ArraySpec, batch_bytes, batch_spec, random_batch
 from jaxload.data.manifest import Entry, read_manifest

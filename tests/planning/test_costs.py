@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxload.balance.program import REMATS, Grid, Program
+from jaxload.balance.form import Grid
+from jaxload.balance.program import REMATS, Program
 from jaxload.balance.regression import Calibration, Timing, regress_costs
 from jaxload.config import Config, override_all
 from jaxload.console import Console

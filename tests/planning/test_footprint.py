@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxload.balance.form import Grid
 from jaxload.balance.memory import regress_memory
-from jaxload.balance.program import Grid, Layout, Program
+from jaxload.balance.program import Layout, Program
 from jaxload.config import Config, override_all
 from jaxload.console import Console
 from jaxload.data.manifest import Manifest

@@ -7,7 +7,8 @@ import pytest
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
-from jaxload.balance.program import REMATS, Grid, Layout, Program, Remat
+from jaxload.balance.form import Grid
+from jaxload.balance.program import REMATS, Layout, Program, Remat
 from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.errors import InputError

@@ -10,7 +10,8 @@ import pytest
 from jax.stages import Compiled, Lowered
 
 from jaxload import targets
-from jaxload.balance.program import Grid, Layout, Program
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Layout, Program
 from jaxload.config import Config, override_all
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig

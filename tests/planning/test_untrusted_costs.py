@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from jaxload.balance.cost import CostModel
-from jaxload.balance.program import REMATS, Grid, Layout, Program
+from jaxload.balance.form import Grid
+from jaxload.balance.program import REMATS, Layout, Program
 from jaxload.balance.regression import Timing, regress_costs
 from jaxload.config import Config, override_all
 from jaxload.console import Console

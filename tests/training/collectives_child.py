@@ -13,7 +13,8 @@ from jaxload import targets
 
 def handle(request: dict[str, Any], reply: Callable[[dict[str, Any]], None]) -> None:
     """Replies with the collectives of each program: see `find_collectives`."""
-    from jaxload.balance.program import Grid, Program
+    from jaxload.balance.form import Grid
+    from jaxload.balance.program import Program
     from jaxload.models import preset
     from jaxload.parallel.config import MeshConfig
     from jaxload.parallel.placement import place

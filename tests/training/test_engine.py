@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 
-from jaxload.balance.program import Grid, Program
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Program
 from jaxload.config import Config
 from jaxload.data.batch_spec import batch_spec, random_batch
 from jaxload.parallel.config import MeshConfig

@@ -8,7 +8,8 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxload.balance.architecture import analytic_law
-from jaxload.balance.program import Grid, Program, Remat
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Program, Remat
 from jaxload.config import Config
 from jaxload.models import MMDiTConfig, ModelConfig, WanConfig
 from jaxload.models.mmdit import blocks as mmdit_blocks

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.program import Grid, Program
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Program
 from jaxload.balance.schedule import Lockstep
 from jaxload.data.source import HostBatch
 from jaxload.errors import InputError
