@@ -161,7 +161,12 @@ def _block(num_devices: int, tokens: int, width: int) -> dict[str, Any]:
 
 
 def _linear_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, *, name: str = ""
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    key_lengths: jax.Array | None = None,
+    name: str = "",
 ) -> jax.Array:
     """Replaces attention with a cheap function that takes linear memory.
 

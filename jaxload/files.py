@@ -36,7 +36,8 @@ def _partial(path: Path) -> Iterator[Path]:
     try:
         yield partial
     except OSError as error:
-        if error.filename not in (None, str(partial)):  # Another file, which was read.
+        ours = (None, str(partial), str(partial.parent))
+        if error.filename not in ours:  # Another file, which was read.
             raise
         raise InputError(
             f"{path}: cannot be written ({error.strerror or error}); choose another "

@@ -104,8 +104,7 @@ def _stated_num_rows(file: Path) -> int:
 
 def _find_columns(file: Path) -> dict[str, str]:
     """Maps our names of columns to the names in a file, a manifest or a histogram."""
-    schema = _open_csv(file).schema if _is_csv(file) else pq.read_schema(file)
-    found = schema.names
+    found = _csv_names(file) if _is_csv(file) else pq.read_schema(file).names
     columns = {name: name for name in ("id", *SIZES, "fps")}
     if "count" in found and "id" not in found:
         columns = {name: name for name in (*SIZES, "count")}
@@ -125,6 +124,12 @@ def _find_columns(file: Path) -> dict[str, str]:
                 "has no id but count"
             )
     return columns
+
+
+def _csv_names(file: Path) -> list[str]:
+    # Closed, because threads that read ahead may abort the process when it ends.
+    with _open_csv(file) as reader:
+        return reader.schema.names
 
 
 def _parquet_batches(
@@ -187,15 +192,15 @@ def _csv_batches(
         bad.append(row.number - 2)  # pyarrow counts from 1, with the header.
         return "skip"
 
-    reader = _open_csv(file, names, note)
-    first = 0
-    for batch in reader:
-        whole = _insert_bad_rows(batch, bad, first)
-        yield whole
-        first += whole.num_rows
-    if bad:
-        rest = pa.RecordBatch.from_pylist([], schema=reader.schema)
-        yield _insert_bad_rows(rest, bad, first)
+    with _open_csv(file, names, note) as reader:
+        first = 0
+        for batch in reader:
+            whole = _insert_bad_rows(batch, bad, first)
+            yield whole
+            first += whole.num_rows
+        if bad:
+            rest = pa.RecordBatch.from_pylist([], schema=reader.schema)
+            yield _insert_bad_rows(rest, bad, first)
 
 
 def _insert_bad_rows(

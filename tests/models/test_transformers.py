@@ -292,26 +292,27 @@ def test_a_wan_block_with_zeroed_gates_is_the_identity(dtype: str):
     )
     x_BSD, text_BTD = (normal(i, 2, 6, 32).astype(dtype) for i in (0, 1))
     time_BMD = normal(2, 2, 6, 32).at[:, jnp.array([2, 5])].set(0.0)
-    rotary = (jnp.ones((6, 8)), jnp.zeros((6, 8)))
-    y_BSD = block(x_BSD, time_BMD, text_BTD, None, rotary)
+    rotary = (jnp.ones((1, 6, 8)), jnp.zeros((1, 6, 8)))
+    y_BSD = block(x_BSD, time_BMD, text_BTD, None, rotary, None)
     np.testing.assert_array_equal(y_BSD, x_BSD)
-    ungated = block(x_BSD, time_BMD + 1.0, text_BTD, None, rotary)
+    ungated = block(x_BSD, time_BMD + 1.0, text_BTD, None, rotary, None)
     assert np.abs(ungated - x_BSD).max() > 1e-3
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_mmdit_blocks_with_zeroed_gates_are_the_identity(dtype: str):
     from jaxload.models.mmdit.blocks import DoubleBlock, SingleBlock
+    from jaxload.models.mmdit.keys import Keys
 
     config = dataclasses.replace(CONFIGS["mmdit"], compute_dtype=dtype)
     assert isinstance(config, MMDiTConfig)
     video, text = normal(0, 2, 6, 32).astype(dtype), normal(1, 2, 4, 32).astype(dtype)
-    condition, rotary = normal(2, 2, 32), (jnp.ones((6, 8)), jnp.zeros((6, 8)))
+    condition, rotary = normal(2, 2, 32), (jnp.ones((1, 6, 8)), jnp.zeros((1, 6, 8)))
     for names, same in ((("modulation",), True), (("nothing",), False)):
         double = zeroed(DoubleBlock(config, rngs=nnx.Rngs(0)), *names)
-        got = double(video, text, condition, rotary, jnp.array([10, 8]))
+        got = double(video, text, condition, rotary, Keys(jnp.array([10, 8])))
         single = zeroed(SingleBlock(config, rngs=nnx.Rngs(0)), *names)
-        got = (*got, single(video, condition, rotary, jnp.array([6, 6])))
+        got = (*got, single(video, condition, rotary, Keys(jnp.array([6, 6]))))
         for after, before in zip(got, (video, text, video), strict=True):
             assert bool((after == before).all()) == same
 
