@@ -60,7 +60,7 @@ format: setup ## Formats Python and C++.
 	$(BIN)/clang-format -i $(CPP)
 
 bench: setup cuda .venv/.h100 .venv/.torch ## Runs the benchmarks; each prints ratios from one run.
-	@missed=; for name in layer_norm_modulate planning preparing data_loading models; do \
+	@missed=; for name in layer_norm_modulate planning lengths preparing data_loading models; do \
 	  echo "python -m benchmarks.$$name"; \
 	  $(BIN)/python -m benchmarks.$$name || missed="$$missed $$name"; \
 	done; \

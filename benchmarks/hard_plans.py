@@ -27,7 +27,7 @@ class Timed:
     seconds: float
     num_replicas: int
     accumulate: int
-    num_shapes: int
+    num_lengths: int
     num_patterns: int
 
 
@@ -45,7 +45,7 @@ def measure(
         rows.append(
             Row(
                 name=name,
-                note=f"{written:,} rows, {slowest.num_shapes} shapes; slowest: R = "
+                note=f"{written:,} rows, {slowest.num_lengths} lengths; slowest: R = "
                 f"{slowest.num_replicas}, A = {slowest.accumulate}; at most {most} "
                 "patterns",
                 max_seconds=_MAX_SECONDS,
@@ -61,7 +61,8 @@ def plan(path: Path) -> list[Timed]:
     timed = []
     for num_replicas, accumulate in itertools.product(_REPLICAS, _ACCUMULATE):
         start = time.process_time()
-        read = scenario.read(path, num_replicas=num_replicas, accumulate=accumulate)
+        workload = scenario.read(path, num_replicas=num_replicas, accumulate=accumulate)
+        read = workload.scenario
         if can_lockstep(read):
             make_lockstep(read)
         mixed = make_mixed(read)
@@ -70,7 +71,7 @@ def plan(path: Path) -> list[Timed]:
                 seconds=time.process_time() - start,
                 num_replicas=num_replicas,
                 accumulate=accumulate,
-                num_shapes=len(read.cover.shapes),
+                num_lengths=len(read.classes),
                 num_patterns=len(mixed.patterns) + len(mixed.rest),
             )
         )

@@ -33,7 +33,7 @@ from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.scenario import make_mixed
 from jaxload.console import Console
-from jaxload.shapes.cover import Cover
+from jaxload.planning.classes import Classes
 
 NUM_ROWS = 100_000_000
 NUM_LOOKED_UP = 10_000_000_000
@@ -50,10 +50,10 @@ class Planned:
     """A schedule planned from a file, and the duration of planning."""
 
     seconds: float
-    cover_seconds: float
-    """Part of `seconds` that reading the file and choosing shapes took."""
+    classes_seconds: float
+    """Part of `seconds` that reading the file and choosing lengths took."""
 
-    cover: Cover
+    chosen: Classes
     schedule: Mixed
 
 
@@ -61,36 +61,38 @@ def plan(path: Path) -> Planned:
     """Plans a mixed schedule from a workload file."""
     start = time.perf_counter()
     read = scenario.read(path, num_replicas=_REPLICAS, accumulate=_ACCUMULATE)
-    covered = time.perf_counter()
-    schedule = make_mixed(read)
+    chosen = time.perf_counter()
+    schedule = make_mixed(read.scenario)
     return Planned(
         seconds=time.perf_counter() - start,
-        cover_seconds=covered - start,
-        cover=read.cover,
+        classes_seconds=chosen - start,
+        chosen=read.chosen,
         schedule=schedule,
     )
 
 
 def check(planned: Planned, num_samples: int) -> None:
     """Asserts that each sample is either left out or runs in every epoch."""
-    cover, schedule = planned.cover, planned.schedule
-    left_out = sum(out.count for out in cover.left_out)
-    assert sum(cover.num_samples) + left_out == num_samples
+    chosen, schedule = planned.chosen, planned.schedule
+    left_out = sum(out.count for out in chosen.left_out)
+    assert sum(c.num_samples for c in chosen.classes) + left_out == num_samples
 
-    def capacity(patterns: Sequence[Pattern], of_shape: list[int]) -> int:
+    def capacity(patterns: Sequence[Pattern], of_form: list[int]) -> int:
         return sum(
             pattern.times * pattern.counts[i] * schedule.buckets[i].batch
             for pattern in patterns
-            for i in of_shape
+            for i in of_form
         )
 
-    for shape, count in zip(cover.shapes, cover.num_samples, strict=True):
-        of_shape = [i for i, b in enumerate(schedule.buckets) if b.shape == shape]
-        assert {schedule.buckets[i].num_samples for i in of_shape} == {count}
-        smallest = min(schedule.buckets[i].batch for i in of_shape)
-        left = count - capacity(schedule.patterns, of_shape)
+    for samples in chosen.classes:
+        buckets = enumerate(schedule.buckets)
+        of_form = [i for i, b in buckets if b.form == samples.form]
+        count = samples.num_samples
+        assert {schedule.buckets[i].num_samples for i in of_form} == {count}
+        smallest = min(schedule.buckets[i].batch for i in of_form)
+        left = count - capacity(schedule.patterns, of_form)
         # The last micro-batch of the rest may be only partly filled.
-        assert 0 <= left <= capacity(schedule.rest, of_shape) < left + smallest
+        assert 0 <= left <= capacity(schedule.rest, of_form) < left + smallest
 
 
 def measure_samples(
@@ -181,14 +183,15 @@ def _measure_parquet(
     say(f"planning for {num_samples:,} rows")
     planned, peak = one_core.run(plan, path)
     path.unlink()
-    assert planned.cover == expected.cover
+    assert planned.chosen == expected.chosen
     assert planned.schedule == expected.schedule
     return _plan_row(name, planned, peak, f"; file {file_bytes / 1e9:.2f} GB")
 
 
 def _plan_row(name: str, planned: Planned, peak: int, more: str = "") -> Row:
-    deal_seconds = planned.seconds - planned.cover_seconds
-    note = f"{planned.cover_seconds:.1f} s to {len(planned.cover.shapes)} shapes, "
+    deal_seconds = planned.seconds - planned.classes_seconds
+    num_classes = len(planned.chosen.classes)
+    note = f"{planned.classes_seconds:.1f} s to {num_classes} lengths, "
     note += f"{deal_seconds:.1f} s to the schedule{more}"
     return _row(name, note, planned.seconds, peak)
 

@@ -124,8 +124,7 @@ def run(media: Path, out: Path, *, num_workers: int, seconds: float) -> Measured
     os.environ.update({_SECONDS: str(seconds), _LOG: str(log)})
     output = io.StringIO()
     console = Console(file=output)
-    sizes = [(_CLIP_FRAMES, *size) for size in _SIZES]
-    shapes = [Shape.of_pixels(size, DEFAULT) for size in sizes]
+    shapes = [Shape.of_pixels((_CLIP_FRAMES, *size), DEFAULT) for size in _SIZES]
     preparation = Preparation(
         media=media,
         out=out,
@@ -134,8 +133,7 @@ def run(media: Path, out: Path, *, num_workers: int, seconds: float) -> Measured
         text_dim=8,
         rules=ShapeRules(max_frames=_CLIP_FRAMES),
         geometry=DEFAULT,
-        max_shapes=len(shapes),
-        shapes=tuple(shapes),
+        sizes=tuple(shape.size for shape in shapes),
     )
     prepare(
         preparation,

@@ -22,8 +22,8 @@ def get_config() -> Config:
         synthetic=None,
         shapes=ShapeRules(max_frames=17, max_pixels=64 * 112),
         model=dataclasses.replace(demo.model, num_text_tokens=16),
-        # Set, not searched: in a small folder, some shapes have few clips. A compute
-        # budget that these clips can fill would limit the batches of all other shapes.
+        # Set, not searched: in a small folder, some lengths have few clips. A compute
+        # budget that these clips can fill would limit the batches of all other lengths.
         balance=dataclasses.replace(demo.balance, max_compute_tokens=640),
         train=dataclasses.replace(demo.train, num_steps=600),
         # A caption and a shape of the dataset.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from jaxload import command
 from jaxload.balance.program import Layout
+from jaxload.codecs.codec import is_causal, load_codec
 from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.data.manifest import read_manifest
@@ -15,12 +16,13 @@ from jaxload.planning.plan import to_json
 from jaxload.planning.samples import (
     Samples,
     prepared_samples,
-    random_samples,
     surveyed_samples,
 )
 from jaxload.planning.survey import survey_manifest
 from jaxload.reports.plan import draw_plan, print_plan
-from jaxload.runs.dataset import geometry_of, open_if_there, random_shapes
+from jaxload.reports.rows import draw_rows, has_rows
+from jaxload.runs.dataset import geometry_of, open_if_there
+from jaxload.runs.planned import find_samples
 from jaxload.runs.sample_choice import settle_sample
 from jaxload.runs.setup import find_hardware, make_planner
 
@@ -50,11 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = planner.plan(simulate=True)
     print_plan(plan, console)
     if args.out is not None:
-        figure = args.out.with_suffix(".png")
+        figures = [args.out.with_suffix(".png")]
         write_atomically(args.out, to_json(plan))
-        draw_plan(plan, figure)
-        line = f"plan {args.out}, figure {figure}"
-        console.say(line)
+        draw_plan(plan, figures[0])
+        if has_rows(plan):
+            figures.append(args.out.with_suffix(".rows.png"))
+            draw_rows(plan, samples, figures[1])
+        console.say(f"plan {args.out}, figure {' and '.join(map(str, figures))}")
     return 0
 
 
@@ -81,7 +85,8 @@ def _make_parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         metavar="FILE",
-        help="JSON file to write the plan to, with a figure beside it",
+        help="JSON file to write the plan to, with a figure beside it and, by length, "
+        "a figure of a micro-batch",
     )
     return parser
 
@@ -95,21 +100,12 @@ def _samples(
     max_bad_share: float,
     console: Console,
 ) -> Samples:
-    """Counts the samples of a dataset, or of a manifest that is not prepared yet."""
-    if path is None or is_prepared(path):
-        manifest = (
-            open_if_there(config, console, draw=True)
-            if path is None
-            else read_manifest(path, geometry_of(config))
-        )
-        if manifest is None:
-            shapes = random_shapes(config)
-            return random_samples(
-                shapes, config.balance, layout, num_replicas=num_replicas
-            )
-        return prepared_samples(
-            manifest, config.balance, layout, num_replicas=num_replicas
-        )
+    """Counts the samples of a dataset, or of a list that is not prepared yet."""
+    if path is None:
+        manifest = open_if_there(config, console, draw=True)
+        return find_samples(config, manifest, layout, num_replicas)
+    if is_prepared(path):
+        return prepared_samples(read_manifest(path, geometry_of(config)))
     survey = survey_manifest(
         path,
         config.shapes,
@@ -120,9 +116,7 @@ def _samples(
     return surveyed_samples(
         survey,
         config.shapes,
-        config.balance,
-        layout,
-        num_replicas=num_replicas,
+        may_cut=is_causal(load_codec(config.data.codec)),
         console=console,
     )
 

@@ -19,16 +19,21 @@ from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.media.folder import list_media
-from jaxload.media.preparation import Preparation
+from jaxload.media.preparation import Conversion, Preparation
 from jaxload.media.review import Review
 from jaxload.media.runners import Run, check_processes, runner
 from jaxload.media.stages import Share, prepare
 from jaxload.planning.check import check_geometry
 from jaxload.runs.dataset import geometry_of, make_preparation
+from jaxload.shapes.size_cover import stills_of
 
 AGAIN = "the same command continues"
 
-_SECTIONS = ("data", "shapes", "model.text_dim", "balance.max_buckets")
+_SECTIONS = ("data", "shapes", "model.text_dim")
+_ONLY_PREPARING = (
+    *("media", "plan", "captions", "text_encoder", "workers", "encoders", "ray"),
+    *("shard", "retry_failed", "max_bad_share", "max_removed_share"),
+)
 _SHARE = re.compile(r"(\d+)/(\d+)")
 
 
@@ -45,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _make_parser()
     args, config = command.parse(parser, argv, command.load_config, sections=_SECTIONS)
     console = Console()
+    if args.convert is not None:
+        return _convert(parser, args, config, console)
     preparation = _preparation(args, config)
     run = _runner(args)
     _check_processes(args, preparation)
@@ -93,6 +100,13 @@ def _make_parser() -> argparse.ArgumentParser:
         "--media", type=Path, metavar="DIR", help="folder of images and videos"
     )
     parser.add_argument(
+        "--convert",
+        type=Path,
+        metavar="DATASET",
+        help="convert a dataset of an earlier version, or of a model with another "
+        "patch, for the model of the config, without its media; it stays as it is",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         metavar="DATASET",
@@ -102,8 +116,8 @@ def _make_parser() -> argparse.ArgumentParser:
         "--plan",
         type=Path,
         metavar="FILE",
-        help="plan whose shapes to use; by default, shapes are chosen that keep the "
-        "most pixels and frames of the media",
+        help="plan whose sizes to use; by default, sizes are chosen that keep the most "
+        "pixels of the media",
     )
     parser.add_argument(
         "--captions",
@@ -167,6 +181,45 @@ def _make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _convert(
+    parser: argparse.ArgumentParser,
+    args: argparse.Namespace,
+    config: Config,
+    console: Console,
+) -> int:
+    """Converts a dataset; other options of preparing have no effect and are refused."""
+    from jaxload.media.conversion import convert
+
+    for option in _ONLY_PREPARING:
+        value = getattr(args, option)
+        if value != parser.get_default(option):
+            name = option.replace("_", "-")
+            raise InputError(f"--{name}: has no effect with --convert; leave it out")
+    if args.out is None:
+        raise InputError("--out: expected a directory for the new dataset, got none")
+    conversion = Conversion(
+        codec=args.codec or config.data.codec,
+        rules=config.shapes,
+        geometry=geometry_of(_with_plugins(args, config)),
+    )
+    num_records = convert(args.convert, args.out, conversion, console)
+    console.say(
+        f"dataset {args.out}: {num_records:,} records; to update it, prepare its media "
+        "with this --out"
+    )
+    return 0
+
+
+def _with_plugins(args: argparse.Namespace, config: Config) -> Config:
+    """Returns the config with the codec and the text encoder of the arguments."""
+    data = dataclasses.replace(
+        config.data,
+        codec=args.codec or config.data.codec,
+        text_encoder=args.text_encoder or config.data.text_encoder,
+    )
+    return dataclasses.replace(config, data=data)
+
+
 def _preparation(args: argparse.Namespace, config: Config) -> Preparation:
     if args.media is None:
         raise InputError("--media: expected a folder of images and videos, got none")
@@ -177,12 +230,7 @@ def _preparation(args: argparse.Namespace, config: Config) -> Preparation:
             f"--out {out}: expected a directory outside the media folder, whose files "
             "would be taken for media; choose another"
         )
-    data = dataclasses.replace(
-        config.data,
-        codec=args.codec or config.data.codec,
-        text_encoder=args.text_encoder or config.data.text_encoder,
-    )
-    config = dataclasses.replace(config, data=data)
+    config = _with_plugins(args, config)
     planned: dict[str, Any] = {}
     if args.plan is not None:
         planned = _planned(args.plan, config)
@@ -194,10 +242,10 @@ def _planned(path: Path, config: Config) -> dict[str, Any]:
     from jaxload.runs.planned import read_plan
 
     plan = read_plan(path)
-    shapes = {bucket.shape for bucket in plan.buckets}
-    check_geometry(plan, geometry_of(config), name=f"plan {path}")
+    geometry = geometry_of(config)
+    check_geometry(plan, geometry, name=f"plan {path}")
     return {
-        "shapes": tuple(sorted(shapes, key=lambda shape: (shape.tokens, shape))),
+        "sizes": tuple(still.size for still in stills_of(plan.sizes, geometry)),
         "rules": plan.rules or config.shapes,
     }
 

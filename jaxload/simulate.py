@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jaxload import command
+from jaxload.balance.config import FormChoice
 from jaxload.balance.program import Remat
 from jaxload.balance.simulation import POLICIES
 from jaxload.console import Console
@@ -39,14 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         accumulate=args.accumulate,
         memory_headroom=args.memory_headroom,
         policies=tuple(",".join(args.policies).split(",")),
+        form=args.form,
         max_buckets=args.max_buckets,
         num_steps=args.steps,
         seed=args.seed,
         max_bad_share=args.max_bad_share,
         rules=ShapeRules(),
     )
-    scenario, results = simulate(options, args.schedule_out, console)
-    content = to_dict(scenario, results, flops_per_second=args.flops_per_second)
+    workload, results = simulate(options, args.schedule_out, console)
+    content = to_dict(workload, results, flops_per_second=args.flops_per_second)
     title = (
         f"{args.workload.name}, {args.costs or args.model}, {args.replicas} replicas, "
         f"accumulate {args.accumulate}"
@@ -113,7 +115,7 @@ def _parser() -> argparse.ArgumentParser:
         type=float,
         default=2.0,
         metavar="H",
-        help="memory budget, as a multiple of the longest shape's tokens (default: 2)",
+        help="memory budget, as a multiple of the longest sample's tokens (default: 2)",
     )
     add(
         "--policies",
@@ -123,11 +125,18 @@ def _parser() -> argparse.ArgumentParser:
         help=f"some of {', '.join(POLICIES)} (default: all)",
     )
     add(
+        "--form",
+        default="auto",
+        choices=typing.get_args(FormChoice),
+        help="form of the rows: samples of any shape padded to one length, or samples "
+        "of one grid (default: as the model trains)",
+    )
+    add(
         "--max-buckets",
         type=int,
         default=32,
         metavar="N",
-        help="maximum number of shapes (default: 32)",
+        help="maximum number of lengths, or of shapes by grid (default: 32)",
     )
     add(
         "--steps",

@@ -14,7 +14,7 @@ if __name__ != "jaxload.models":
     )
 
 if TYPE_CHECKING:
-    from jaxload.models.construction import make_model
+    from jaxload.models.construction import attention_skips_padding, make_model
     from jaxload.models.families import ModelConfig, family_of, register
     from jaxload.models.family import Family
     from jaxload.models.mmdit.config import MMDiTConfig
@@ -31,6 +31,7 @@ __all__ = [
     "WanConfig",
     "WanTransformer",
     "all_presets",
+    "attention_skips_padding",
     "family_of",
     "make_model",
     "preset",
@@ -45,6 +46,7 @@ _MODULES = {
     "WanConfig": "wan.config",
     "WanTransformer": "wan.model",
     "all_presets": "presets",
+    "attention_skips_padding": "construction",
     "family_of": "families",
     "make_model": "construction",
     "preset": "presets",

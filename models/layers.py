@@ -164,20 +164,33 @@ def stack(
 
 def run_stacked(
     blocks: nnx.Module,
-    run: Callable[[Any, Carry], Carry],
+    run: Callable[[Any, Carry, Any], Carry],
     x: Carry,
     *,
+    rows: Any = None,
     remat: str,
 ) -> Carry:
     """Runs stacked blocks one after the other.
 
     A scan over the blocks traces and compiles a single block, at any depth.
+
+    Args:
+        blocks: Blocks from `stack`.
+        run: Function (block, x, rows) that runs one block.
+        x: Activations before the first block.
+        rows: Integers about each row that blocks mask by, such as its length. The scan
+            carries them, because JAX computes whatever depends only on constants of a
+            loop before the loop: masks would be read from memory in full size.
+        remat: Remat policy of each block.
     """
     graphdef, params = nnx.split(blocks)
 
-    def body(x: Carry, params: nnx.State) -> Carry:
-        return run(nnx.merge(graphdef, params), x)
+    def body(carry: tuple[Carry, Any], params: nnx.State) -> tuple[Carry, Any]:
+        x, rows = carry
+        return run(nnx.merge(graphdef, params), x, rows), rows
 
     body = rematerialized(body, remat)
-    x, _ = jax.lax.scan(lambda x, params: (body(x, params), None), x, params)
+    (x, _), _ = jax.lax.scan(
+        lambda carry, params: (body(carry, params), None), (x, rows), params
+    )
     return x

@@ -32,7 +32,6 @@ from jaxload.planning.plan import Plan
 from jaxload.planning.planner import Planner
 from jaxload.planning.samples import Samples
 from jaxload.runs.dataset import open_dataset
-from jaxload.shapes.cover import cover_exactly
 from jaxload.shapes.shape import Shape
 
 jax.config.update("jax_num_cpu_devices", 2)
@@ -98,19 +97,16 @@ def plan_of(debug_config: Config) -> Callable[..., Plan]:
         **balance,
     ) -> Plan:
         mesh = mesh or MeshConfig(replica=num_replicas)
-        balance = {"max_tokens": 256, "max_buckets": 2} | balance
+        balance = {"max_tokens": 256, "max_buckets": 2, "form": "grid"} | balance
         config = dataclasses.replace(
             debug_config,
             balance=dataclasses.replace(debug_config.balance, **balance),
             train=dataclasses.replace(debug_config.train, accumulate=accumulate),
             mesh=mesh,
         )
-        cover = cover_exactly(
-            counts, max_shapes=config.balance.max_buckets, min_samples=1
-        )
         planner = Planner(
             config,
-            Samples(cover=cover, dataset="0123456789abcdef", rules=None),
+            Samples.of_counts(counts, may_cut=False, dataset="0123456789abcdef"),
             analytic_cost(config.model),
             TokenMemory(
                 max_tokens=config.balance.max_tokens,

@@ -67,9 +67,9 @@ def test_planning_for_fewer_samples_than_replicas_is_refused():
 @pytest.mark.parametrize(
     ("part", "names", "note"),
     [
-        ("samples", ["histogram of 252,930", "Parquet of 252,930"], "32 shapes"),
+        ("samples", ["histogram of 252,930", "Parquet of 252,930"], " lengths, "),
         ("look-up", ["look-up among 10,000,009,100"], "median of 50 steps"),
-        ("tiny and huge", ["tiny and huge"], "2,000 rows, 2 shapes; slowest: R = "),
+        ("tiny and huge", ["tiny and huge"], "2,000 rows, 2 lengths; slowest: R = "),
     ],
 )
 def test_planning(part: str, names: list[str], note: str, tmp_path: Path):

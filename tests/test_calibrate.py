@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from jaxload import calibrate
-from jaxload.balance.regression import Calibration
+from jaxload.balance.calibration import Calibration
 from jaxload.errors import InputError
 from jaxload.planning import step_times
 from jaxload.planning.step_times import default_grid

@@ -61,7 +61,7 @@ def check_latent_scale(modules: Path, out: Path) -> None:
     result = subprocess.run(program, capture_output=True, text=True, check=True)
     found = np.array(re.findall(r"-?\d\.\d*", result.stdout), float)
     records = open_records(read_manifest(out))
-    pixels = [decode_record(r).latent.astype(float).reshape(-1, 3) for r in records]
+    pixels = [decode_record(r).tokens.astype(float).reshape(-1, 3) for r in records]
     positions = np.concatenate(pixels)
     expected = [*positions.mean(axis=0), *positions.std(axis=0)]
     np.testing.assert_allclose(found, expected, atol=0.006)

@@ -57,7 +57,7 @@ def sections_in(text: str) -> list[str]:
         ),
         ("plan", ["balance", "mesh", "shapes", "model"]),
         ("calibrate", ["balance", "mesh", "model"]),
-        ("prepare", ["data", "shapes", "model", "balance"]),
+        ("prepare", ["data", "shapes", "model"]),
     ],
 )
 def test_help_shows_the_most_used_fields_first(name: str, sections, capsys):

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from jaxload.media import cutting, part_tables, problem, tree, video_frames
-from jaxload.shapes import cover
+from jaxload.shapes import clips, cover
 from tests.media.test_untrusted_media import REASONS
 
 # Notes and problems that are named where they are found.
@@ -23,8 +23,8 @@ def test_every_reason_is_in_the_docs(root: Path):
         for reason in _LITERAL.findall(path.read_text())
     }
     named = {
-        *(cutting.TOO_SLOW, cutting.BAD_TIMES, cutting.ONLY_STILLS),
-        *(cover.TOO_SHORT, cover.TOO_SMALL, cover.ASPECT),
+        *(cutting.TOO_SLOW, cutting.BAD_TIMES, clips.TOO_SHORT_VIDEO),
+        *(cover.TOO_SMALL, cover.ASPECT),
         *(problem.NO_CAPTION, problem.EMPTY_CAPTION, problem.CUT_CAPTION),
         *(video_frames.HDR, video_frames.WIDE_COLORS, video_frames.INTERLACED),
         *(part_tables.FAILED, part_tables.WORKER_DIED, part_tables.ENCODER_DIED),

@@ -69,10 +69,9 @@ def test_the_codec_and_the_model_determine_all_sizes(
     assert not train_command.main([*run, "--workdir", str(tmp_path / "run")])
     content = json.loads((tmp_path / "run" / "plan.json").read_text())
     # 1x32x32, 5x32x32 and 9x32x48 pixels.
-    found = {(row["pixels"], row["tokens"]) for row in content["buckets"]}
-    assert found == {("1x32x32", 4), ("5x32x32", 12), ("9x32x48", 30)}
+    assert {row["tokens"] for row in content["buckets"]} == {4, 12, 30}
     plan = from_dict(content, name="plan")
-    assert {bucket.shape.geometry for bucket in plan.buckets} == {GEOMETRY}
+    assert {bucket.form.geometry for bucket in plan.buckets} == {GEOMETRY}
     fingerprint = json.loads((tmp_path / "set" / "preparation.json").read_text())
     assert fingerprint["geometry"] == "strides 2x4x4 and patch 1x4x4"
 

@@ -12,6 +12,7 @@ from PIL import Image
 from jaxload import plan as plan_command
 from jaxload import prepare as prepare_command
 from jaxload import train as train_command
+from jaxload.balance.form import Length
 from jaxload.balance.regression import Timing, regress_costs
 from jaxload.data.manifest import read_manifest
 from jaxload.errors import InputError
@@ -73,16 +74,17 @@ def test_plans_for_a_manifest_of_media(root: Path, manifest_file: Path, policy, 
     assert "predicted idle share: equal-token" in printed
     # Each long phase shows its progress, and how long it took.
     for line in (
-        r"choosing shapes: \d+ attempts",
+        r"choosing sizes: \d+ attempts",
         r"searching for a deal: \d+ attempts",
         r"comparing policies: 500/500",
     ):
         assert re.search(rf"^{line} in [\d.]+ s$", printed, re.M)
     plan = from_dict(content, name="plan")
-    assert {bucket.shape.pixels for bucket in plan.buckets} == {
-        (frames, 480, 832) for frames in (1, 17, 33, 81)
-    }
-    assert all(b.batch * b.shape.tokens <= 70_000 for b in plan.buckets)
+    frames = (1, 17, 33, 81)
+    tokens = {Shape.of_pixels((f, 480, 832), plan.geometry).tokens for f in frames}
+    assert {bucket.form for bucket in plan.buckets} == set(map(Length, tokens))
+    assert plan.sizes == ((60, 104),)
+    assert all(b.batch * b.tokens <= 70_000 for b in plan.buckets)
     assert plan.kept_content == pytest.approx(1.0)
     assert plan.idle_shares["lockstep"] == 0.0
     assert bool(plan.patterns or plan.rest) == (policy == "mixed")
@@ -156,7 +158,7 @@ def test_bytes_are_compiled_and_confirmed(tmp_path: Path, root: Path):
     memory = content["sources"]["memory"]
     assert memory.startswith("1,000,000 bytes of each device and 64 tokens (balance.m")
     assert "compiled for cpu" in memory
-    by_tokens = {"1x4x4": 2 * 16, "2x4x4": 2 * 8, "3x4x6": 2 * 3}
+    by_tokens = {"len4": 2 * 16, "len8": 2 * 8, "len18": 2 * 3}
     for bucket in content["buckets"]:
         assert 500_000 < bucket["num_bytes"] <= 1_000_000
         program = bucket["program"]
@@ -176,7 +178,7 @@ def test_bytes_are_compiled_and_confirmed(tmp_path: Path, root: Path):
         (["--set", "balance.max_tokens=1"], r"balance.max_tokens=1: not one sample of"),
         (
             ["--replicas", "1000"],
-            r"no shape has 1000 samples, one batch for each replica",
+            r"48 samples: expected 1000 or more, a batch for each",
         ),
         (
             ["--set", "mesh.fsdp=3"],
@@ -292,13 +294,13 @@ def project(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
 def test_a_dataset_prepared_from_a_list_has_the_samples_of_its_plan(project: Project):
     plan = read_plan(project.plan("again"))
     assert [str(bucket) for bucket in plan.buckets] == [
-        "1x4x4@4 on 2x1x1",
-        "2x4x4@2 on 2x1x1",
+        "len4@4 on 2x1x1",
+        "len8@2 on 2x1x1",
     ]
     manifest = read_manifest(project.data)
     found = {shape: len(rows) for shape, rows in manifest.rows_by_shape.items()}
     assert found == {Shape(1, 4, 4): NUM_IMAGES, Shape(2, 4, 4): NUM_CLIPS}
-    assert {b.shape: b.num_samples for b in plan.buckets} == found
+    assert [b.num_samples for b in plan.buckets] == [NUM_IMAGES, NUM_CLIPS]
 
 
 @pytest.mark.slow

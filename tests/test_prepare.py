@@ -18,15 +18,22 @@ from jaxload import plan as plan_command
 from jaxload import prepare as command
 from jaxload.codecs.haar import HaarCodec
 from jaxload.codecs.hashed_ngrams import HashedNgramEncoder
+from jaxload.console import Console
 from jaxload.data.manifest import read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.errors import InputError
 from jaxload.media.encode_part import EncodePart
+from jaxload.planning.survey import survey_manifest
+from jaxload.shapes.config import ShapeRules
+from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
+from jaxload.shapes.size_cover import cover_sizes
+from jaxload.shapes.token_order import to_tokens
 from tests.media.media_files import moving_pattern, write_video
 
-CONFIG = ("--set", "shapes.max_frames=17", "--set", "balance.max_buckets=6")
+PATCH = (1, 2, 2)
+CONFIG = ("--set", "shapes.max_frames=17", "--set", "shapes.max_sizes=6")
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +114,8 @@ def test_records_hold_what_the_frames_show(prepared: Path, media: Path):
     name = "more/picture 3 \u00e9.png"
     record = decode_record(open_records(manifest)[ids.index(name)])
     video = np.array(Image.open(media / name))[None]
-    np.testing.assert_array_equal(
-        record.latent, HaarCodec().encode(video).astype(record.latent.dtype)
-    )
+    tokens = to_tokens(HaarCodec().encode(video), PATCH)
+    np.testing.assert_array_equal(record.tokens, tokens.astype(record.tokens.dtype))
     text = HashedNgramEncoder(64).encode("a picture, 3")
     np.testing.assert_array_equal(record.text, text.astype(record.text.dtype))
 
@@ -126,7 +132,7 @@ def test_what_is_not_kept_is_told_with_its_name(
     # Bad files need no caption.
     assert "noted 2: no caption, such as more/picture 5 \u00e9.png, wide.png" in shown
     assert "noted 1: caption with no file" in shown
-    assert "5x8x8 17x64x64 80 4 68" in shown
+    assert "8x8 64x64 1 to 17 16 to 80 12 88" in shown
     rows = {(row["outcome"], row["name"]): row for row in report(tmp_path / "out")}
     assert rows["bad", "empty.mp4"]["reason"] == "empty file"
     assert rows["left out", "wide.png"]["detail"] == "1x64x640"
@@ -149,23 +155,60 @@ def test_links_are_followed_if_the_config_says_so(
     assert "kept 2 clips from 2 of 2 files" in capsys.readouterr().out
 
 
-def test_a_video_for_which_there_are_only_still_shapes_is_told(tmp_path: Path):
+def test_a_video_too_short_for_a_clip_is_reported(tmp_path: Path):
     (tmp_path / "media").mkdir()
     for i, picture in enumerate(moving_pattern(20, 64, 64)):
         Image.fromarray(picture).save(tmp_path / "media" / f"{i}.png")
-    write_video(tmp_path / "media" / "clip.mp4", moving_pattern(5, 64, 64), fps=16)
-    options = ["--set", "balance.max_buckets=1"]
-    assert prepare(tmp_path / "media", tmp_path / "out", *options) == 0
+    write_video(tmp_path / "media" / "clip.mp4", moving_pattern(4, 64, 64), fps=16)
+    assert prepare(tmp_path / "media", tmp_path / "out") == 0
     rows = [row for row in report(tmp_path / "out") if row["outcome"] == "left out"]
     assert [(row["name"], row["reason"]) for row in rows] == [
-        ("clip.mp4", "no shape of several frames for a video of its size")
+        ("clip.mp4", "too short for a clip of several frames")
     ]
-    assert (
-        "clip.mp4" not in read_manifest(tmp_path / "out").read_column("id").to_pylist()
+    ids = read_manifest(tmp_path / "out").read_column("id").to_pylist()
+    assert "clip.mp4" not in ids
+
+
+def test_clips_of_many_lengths_need_one_size(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+):
+    (tmp_path / "media").mkdir()
+    for i, frames in enumerate([5, 8, 9, 13, 17, 17, 17]):
+        rgb = moving_pattern(frames, 64, 96, seed=i)
+        write_video(tmp_path / "media" / f"{i}.mp4", rgb, fps=16)
+    assert prepare(tmp_path / "media", tmp_path / "out") == 0
+    manifest = read_manifest(tmp_path / "out")
+    assert manifest.fingerprint["sizes"] == "8x12"
+    assert manifest.read_column("frames").to_pylist() == [2, 2, 3, 4, 5, 5, 5]
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "size pixels frames tokens clips all frames" in shown
+    assert "8x12 64x96 5 to 17 48 to 120 7 83" in shown
+    assert "86 decoded, 83 kept; dropped 0 to reach the model's frame rate, 3" in shown
+    # Three of the four lengths.
+    with Image.open(tmp_path / "out" / "preview.png") as preview:
+        assert preview.size == (600, 390)
+
+
+def test_a_plan_on_the_scans_counts_the_clips_of_the_dataset(
+    media: Path, prepared: Path
+):
+    """Preparing and planning choose the same sizes, and so the same shapes."""
+    rules = ShapeRules(max_frames=17, max_sizes=6)
+    survey = survey_manifest(
+        prepared / "media.parquet",
+        rules,
+        DEFAULT,
+        max_bad_share=0.0,
+        console=Console(quiet=True),
     )
+    chosen, manifest = cover_sizes(survey.clips, rules=rules), read_manifest(prepared)
+    sizes = ", ".join(f"{height}x{width}" for height, width in chosen.sizes)
+    assert manifest.fingerprint["sizes"] == sizes
+    planned = dict(zip(chosen.cover.shapes, chosen.cover.num_samples, strict=True))
+    assert planned == {s: len(rows) for s, rows in manifest.rows_by_shape.items()}
 
 
-def test_the_shapes_of_a_plan_are_kept(media: Path, prepared: Path, tmp_path: Path):
+def test_the_sizes_of_a_plan_are_kept(media: Path, prepared: Path, tmp_path: Path):
     plan = tmp_path / "plan.json"
     options = ["--manifest", str(prepared / "media.parquet"), "--out", str(plan)]
     overrides = ["--set", "shapes.max_frames=5", "--set", "balance.max_buckets=3"]
@@ -230,8 +273,7 @@ def test_with_a_plan_machines_share_the_work_in_one_round(
     for share in ("1/3", "0/3", "2/3"):
         assert not (out / "manifest.parquet").exists()
         assert prepare(media, out, "--plan", str(plan), "--shard", share) == 0
-    # The plan has no shape of several frames for the remainder of one video.
-    assert len(read_manifest(out)) == len(read_manifest(prepared)) - 1
+    assert len(read_manifest(out)) == len(read_manifest(prepared))
 
 
 def test_of_two_shares_at_once_the_one_that_ends_last_finishes(
@@ -258,8 +300,7 @@ def test_of_two_shares_at_once_the_one_that_ends_last_finishes(
     monkeypatch.setattr(command, "_runner", runner)
     assert prepare(media, out, "--plan", str(plan), "--shard", "0/2") == 0
     assert nested
-    # The plan has no shape of several frames for the remainder of one video.
-    assert len(read_manifest(out)) == len(read_manifest(prepared)) - 1
+    assert len(read_manifest(out)) == len(read_manifest(prepared))
 
 
 def command_line(media: Path, out: Path, *more: str) -> list[str]:
@@ -336,7 +377,7 @@ def test_on_ray_it_makes_the_same_bytes(media: Path, prepared: Path, tmp_path: P
     ("change", "message"),
     [
         (["--set", "shapes.max_frames=9"], r"was begun with rules .*'max_frames': 17"),
-        (["--set", "balance.max_buckets=3"], r"with shapes 'chosen, at most 6', got"),
+        (["--set", "shapes.max_sizes=3"], r"begun with rules .*'max_sizes': 6"),
         (["--set", "model.text_dim=32"], r"begun with text_dim 64, got 32"),
         (["--codec", "tests.media.codecs:Inverted"], r"begun with codec 'haar'"),
     ],
@@ -353,8 +394,8 @@ def test_another_preparation_over_it_is_refused(
 def test_another_version_over_it_is_refused(
     media: Path, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("jaxload.media.preparation._VERSION", 3)
-    with pytest.raises(InputError, match=r"begun with version 2, got 3"):
+    monkeypatch.setattr("jaxload.media.preparation._VERSION", 4)
+    with pytest.raises(InputError, match=r"begun with version 3, got 4"):
         prepare(media, prepared)
 
 
@@ -514,9 +555,8 @@ def test_codecs_and_text_encoders_plug_in_by_name(media: Path, tmp_path: Path):
     record = decode_record(open_records(manifest)[ids.index(name)])
     assert record.text.tolist() == [[len("a picture, 3")]]
     video = np.array(Image.open(media / name))[None]
-    np.testing.assert_allclose(
-        record.latent.astype(float), -HaarCodec().encode(video), atol=0.1
-    )
+    tokens = to_tokens(HaarCodec().encode(video), PATCH)
+    np.testing.assert_allclose(record.tokens.astype(float), -tokens, atol=0.1)
 
 
 def test_captions_are_cut_at_the_limit_of_the_text_encoder(

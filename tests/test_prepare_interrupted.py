@@ -23,8 +23,10 @@ from jaxload.data.source import open_records
 from jaxload.errors import InputError
 from jaxload.media.encode_part import EncodePart
 from jaxload.media.scan_part import ScanPart
+from jaxload.shapes.token_order import to_tokens
 from tests.media.projects import Project, change_everything, make_finished, rows
 
+PATCH = (1, 2, 2)
 HOUR_NS = 3_600_000_000_000
 
 
@@ -170,10 +172,9 @@ def test_media_that_change_while_an_update_is_interrupted(
     records = open_records(manifest)
     video = np.array(Image.open(outdated.media / "a2.png"))[None]
     row = manifest.used_rows[[name for name, *_ in used].index("a2.png")]
-    latent = decode_record(records[int(row)]).latent
-    np.testing.assert_array_equal(
-        latent, HaarCodec().encode(video).astype(latent.dtype)
-    )
+    tokens = decode_record(records[int(row)]).tokens
+    expected = to_tokens(HaarCodec().encode(video), PATCH).astype(tokens.dtype)
+    np.testing.assert_array_equal(tokens, expected)
     changes = {row["outcome"]: row["name"] for row in outdated.report()}
     assert changes["new"] == "a2.png"
     assert "g.mp4" not in {row["name"] for row in outdated.report()}
@@ -196,7 +197,7 @@ def test_media_that_change_before_the_first_manifest(
         "e.mp4": 2,
     }
     assert dict((row[1], row[3]) for row in rows(manifest))["d.png"].startswith("ano")
-    assert len(read_generations(project.out)[0]) == 1
+    assert len(read_generations(project.out, PATCH)[0]) == 1
     assert "bad" not in {row["outcome"] for row in project.report()}
     before = project.files()
     project.prepare()

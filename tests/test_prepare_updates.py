@@ -13,16 +13,17 @@ import pytest
 from PIL import Image
 
 from jaxload.codecs.haar import HaarCodec
-from jaxload.data.manifest import Manifest
 from jaxload.data.manifest_metadata import FILE_NAME, read_generations
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
 from jaxload.errors import InputError
 from jaxload.media import changes, history, prepared
 from jaxload.media.history import Change, FileChange
+from jaxload.shapes.token_order import to_tokens
 from tests.media.media_files import moving_pattern
 from tests.media.projects import Project, change_everything, make_finished, rows
 
+PATCH = (1, 2, 2)
 HOUR_NS = 3_600_000_000_000
 
 
@@ -69,7 +70,7 @@ def test_an_update_appends_and_masks(project: Project, capsys: pytest.CaptureFix
         ("e.mp4@17", "e.mp4", 17, ""),
     }
     assert {*manifest.rows_by_shape} <= {*before.rows_by_shape}
-    assert manifest.fingerprint["shapes"] == before.fingerprint["shapes"]
+    assert manifest.fingerprint["sizes"] == before.fingerprint["sizes"]
     assert manifest.fingerprint["media"].startswith("8 files, ")
     shown = " ".join(capsys.readouterr().out.split())
     assert (
@@ -98,19 +99,95 @@ def test_records_of_an_update_are_those_of_the_new_files(project: Project):
     for row in manifest.used_rows.tolist():
         if ids[row].endswith(".png"):
             video = np.array(Image.open(project.media / ids[row]))[None]
-            latent = decode_record(records[row]).latent
-            expected = HaarCodec().encode(video).astype(latent.dtype)
-            np.testing.assert_array_equal(latent, expected)
+            tokens = decode_record(records[row]).tokens
+            expected = to_tokens(HaarCodec().encode(video), PATCH).astype(tokens.dtype)
+            np.testing.assert_array_equal(tokens, expected)
 
 
-def test_what_fits_no_shape_of_before_is_left_out(project: Project):
-    Image.fromarray(moving_pattern(1, 64, 640)[0]).save(project.media / "wide.png")
-    project.draw("g.png", seed=3)
+def draw_wide(project: Project, name: str) -> None:
+    """Writes an image that suits no size of the project."""
+    rgb = moving_pattern(1, 32, 64)[0]
+    Image.fromarray(rgb).save(project.media / name)
+
+
+def test_an_update_adds_a_size_below_the_limit(project: Project):
+    old = project.files()
+    sizes = project.out / "parts" / "sizes.json"
+    recorded = sizes.read_bytes()
+    draw_wide(project, "wide.png")
     project.prepare()
-    assert ("wide.png", "left out") in {
-        (row["name"], row["outcome"]) for row in project.report()
-    }
-    assert "wide.png" not in {row[1] for row in rows(project.manifest())}
+    assert project.manifest().fingerprint["sizes"] == "4x8, 8x8"
+    assert "wide.png" in {row[0] for row in rows(project.manifest())}
+    assert sizes.read_bytes() == recorded
+    assert (
+        project.files().items()
+        >= {name: content for name, content in old.items() if name != FILE_NAME}.items()
+    )
+
+
+def test_a_lost_shard_is_made_again_with_the_sizes_of_its_update(tmp_path: Path):
+    project = Project(tmp_path)
+    project.media.mkdir()
+
+    def draw(width: int, num_files: int) -> None:
+        for i in range(num_files):
+            rgb = moving_pattern(1, 64, width, seed=i)[0]
+            Image.fromarray(rgb).save(project.media / f"{width}-{num_files}-{i}.png")
+
+    draw(64, 23)
+    draw(80, 1)
+    project.prepare()
+    old = project.files()
+    assert project.manifest().fingerprint["sizes"] == "8x8"  # One is too rare.
+    draw(80, 2)
+    project.prepare()
+    assert project.manifest().fingerprint["sizes"] == "8x8"  # Two of 26, likewise.
+    draw(80, 3)
+    project.prepare()
+    assert project.manifest().fingerprint["sizes"] == "8x8, 8x10"
+    sources = project.manifest().read_column("source").to_pylist()
+    name = project.manifest().shards[sources.index("80-1-0.png")].name
+    (project.out / name).unlink()
+    project.prepare()
+    assert (project.out / name).read_bytes() == old[name]
+
+
+def test_files_of_later_updates_use_the_sizes_of_before(project: Project):
+    draw_wide(project, "wide.png")
+    project.prepare()
+    project.draw("g.mp4", seed=80, num_frames=5)
+    draw_wide(project, "wide2.png")
+    project.prepare()
+    manifest = project.manifest()
+    assert manifest.fingerprint["sizes"] == "4x8, 8x8"
+    shapes = {str(shape) for shape in manifest.rows_by_shape}
+    assert shapes == {"1x4x8", "1x8x8", "2x8x8", "5x8x8"}
+    # An update that encodes nothing records no sizes.
+    (project.media / "wide.png").unlink()
+    project.prepare()
+    names = {path.name for path in (project.out / "parts").glob("sizes*")}
+    assert names == {"sizes.json", "sizes-00001.json", "sizes-00002.json"}
+
+
+def test_at_the_limit_files_of_other_sizes_are_left_out(tmp_path: Path):
+    project = Project(tmp_path)
+    project.media.mkdir()
+    for i in range(3):
+        project.draw(f"{i}.png", seed=i)
+    project.prepare("--set", "shapes.max_sizes=1")
+    draw_wide(project, "wide.png")
+    project.prepare("--set", "shapes.max_sizes=1")
+    assert project.manifest().fingerprint["sizes"] == "8x8"
+    (row,) = (row for row in project.report() if row["outcome"] == "left out")
+    assert (row["name"], row["reason"]) == ("wide.png", "aspect that no shape has")
+
+
+def test_sizes_that_another_process_recorded_are_used(project: Project):
+    draw_wide(project, "wide.png")
+    (project.out / "parts" / "sizes-00001.json").write_text('["8x8", "2x4"]')
+    project.prepare()
+    assert project.manifest().fingerprint["sizes"] == "2x4, 8x8"
+    assert "1x2x4" in {str(shape) for shape in project.manifest().rows_by_shape}
 
 
 def test_without_changes_nothing_is_done(
@@ -139,7 +216,7 @@ def test_removed_files_alone_are_masked(project: Project):
     project.prepare()
     assert "a.png" not in {row[1] for row in rows(project.manifest())}
     assert project.files().keys() == old.keys()
-    assert len(read_generations(project.out)[0]) == 2
+    assert len(read_generations(project.out, PATCH)[0]) == 2
 
 
 def test_another_folder_removes_nothing(project: Project):
@@ -168,7 +245,7 @@ def test_a_damaged_table_of_a_part_is_made_again(project: Project):
     assert rows(project.manifest()) == before
 
 
-@pytest.mark.parametrize("name", ["parts/scan-00000.parquet", "parts/shapes.json"])
+@pytest.mark.parametrize("name", ["parts/scan-00000.parquet", "parts/sizes.json"])
 def test_other_damaged_files_are_named(project: Project, name: str):
     (project.out / name).write_bytes(b"PAR1")
     change_everything(project)
@@ -182,7 +259,7 @@ def test_a_file_that_returns_is_encoded_again(project: Project):
     project.prepare()
     moved.rename(project.media / "b.png")
     project.prepare()
-    assert len(read_generations(project.out)[0]) == 3
+    assert len(read_generations(project.out, PATCH)[0]) == 3
     assert Counter(row[1] for row in rows(project.manifest()))["b.png"] == 1
 
 
@@ -228,7 +305,7 @@ def test_a_file_of_the_same_size_and_name_is_noticed(project: Project):
     row = manifest.read_column("id").to_pylist().index("g.bmp")
     assert row not in manifest.used_rows
     assert "g.bmp" in {row[0] for row in rows(manifest)}
-    assert len(read_generations(project.out)[0]) == 3
+    assert len(read_generations(project.out, PATCH)[0]) == 3
 
 
 def test_a_touched_or_copied_file_is_not_encoded_again(
@@ -261,7 +338,7 @@ def test_files_that_failed_are_tried_again_once_they_change(
     shown = capsys.readouterr().out
     assert "1 retried, 0 removed, 6 unchanged" in shown
     assert "bad 1: not an image or video, such as bad.png" in shown
-    assert len(read_generations(project.out)[0]) == 1
+    assert len(read_generations(project.out, PATCH)[0]) == 1
     project.draw("bad.png", seed=60)
     project.prepare()
     assert "0 new, 1 changed, 0 recaptioned, 0 removed" in capsys.readouterr().out
@@ -295,14 +372,13 @@ def test_failures_of_a_codec_are_not_retried_by_an_update(
 # --- Datasets of earlier versions ---
 
 
-def to_earlier_version(project: Project) -> str:
-    """Rewrites the files of a dataset as earlier versions did; returns its digest."""
+def to_earlier_version(project: Project) -> None:
+    """Rewrites the files of a dataset as earlier versions did."""
     out = project.out
     files = pq.read_table(out / "files.parquet")
     files = files.select(["name", "num_bytes", "caption"])
     pq.write_table(files, out / "files.parquet")
-    digest = project.manifest().digest()
-    (generation,), shards = read_generations(out)
+    (generation,), shards = read_generations(out, PATCH)
     content = {
         "format": 2,
         "fingerprint": generation.fingerprint,
@@ -322,7 +398,6 @@ def to_earlier_version(project: Project) -> str:
             source, start = clip.pop("source"), clip.pop("start")
             clip["id"] = source if start is None else f"{source}@{start}"
         _rewrite(path, b"part", content)
-    return digest
 
 
 def _rewrite(path: Path, key: bytes, content: dict) -> None:
@@ -333,34 +408,13 @@ def _rewrite(path: Path, key: bytes, content: dict) -> None:
     pq.write_table(table.replace_schema_metadata(metadata), path)
 
 
-def rows_without_start(manifest: Manifest) -> list[tuple[str, str]]:
-    ids, captions = (
-        manifest.read_column(name).to_pylist() for name in ("id", "caption")
-    )
-    return list(zip(ids, captions, strict=True))
-
-
-def test_a_dataset_of_an_earlier_version_is_updated(
-    project: Project, capsys: pytest.CaptureFixture
-):
-    digest = to_earlier_version(project)
-    before = rows_without_start(project.manifest())
-    project.prepare()
-    shown = capsys.readouterr().out
-    # The time stamps and contents are recorded now.
-    assert "comparing contents: 7/7" in shown
-    assert "nothing to update" in shown
-    project.prepare()
-    assert "comparing" not in capsys.readouterr().out
-    os.utime(project.media / "a.png", ns=(0, 0))
-    change_everything(project)
-    project.prepare()
-    shown = capsys.readouterr().out
-    assert "2 new, 1 changed, 1 recaptioned, 1 removed, 4 unchanged" in shown
-    first = project.manifest(digest=digest)
-    assert first.digest() == digest
-    assert rows_without_start(first) == before
-    assert ("e.mp4@17", "e.mp4", 17, "") in rows(first)
+def test_a_dataset_of_an_earlier_version_is_not_updated(project: Project):
+    to_earlier_version(project)
+    before = project.files()
+    message = r"expected records of tokens of patch 1x2x2, got latents; convert it"
+    with pytest.raises(InputError, match=message):
+        project.prepare()
+    assert project.files() == before
 
 
 # --- Refused ---

@@ -19,6 +19,7 @@ from PIL import Image
 from jaxload import config as config_lib
 from jaxload import plan as plan_command
 from jaxload import train as train_command
+from jaxload.balance.form import Length
 from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.record import decode_record
 from jaxload.data.source import open_records
@@ -326,15 +327,17 @@ def test_a_finished_run_is_not_run_again(finished, data: Path):
 
 
 def mean_prediction_loss(manifest: Manifest, rows: list[Event]) -> float:
-    """Returns the loss of predicting the mean velocity, over the trained shapes."""
+    """Returns the loss of predicting the mean velocity, over the trained lengths."""
     records = open_records(manifest)
-    by_shape = {str(s): r for s, r in manifest.rows_by_shape.items()}
+    # Each shape of the debug dataset has a length of its own.
+    by_form = {str(Length(s.tokens)): r for s, r in manifest.rows_by_shape.items()}
+    assert len(by_form) == len(manifest.rows_by_shape)
     spread = {}
-    for shape, members in by_shape.items():
-        latents = np.stack(
-            [decode_record(records[int(row)]).latent for row in members]
+    for form, members in by_form.items():
+        tokens = np.stack(
+            [decode_record(records[int(row)]).tokens for row in members]
         ).astype(np.float64)
-        spread[shape] = np.square(latents - latents.mean(axis=0)).mean()
+        spread[form] = np.square(tokens - tokens.mean(axis=0)).mean()
     # Noise has variance 1 and is independent of the sample.
     return float(np.mean([1.0 + spread[row.values["bucket"]] for row in rows]))
 

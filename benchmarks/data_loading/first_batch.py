@@ -39,7 +39,7 @@ def main() -> None:
     reading = iter(loader)
     arrays = next(reading).arrays
     done = time.perf_counter()
-    assert arrays["latent"].shape[0] == arrays["text"].shape[0] == _BATCH
+    assert arrays["tokens"].shape[0] == arrays["text"].shape[0] == _BATCH
     # Not getrusage: its maximum includes the parent's memory at the time of the fork.
     status = Path("/proc/self/status").read_text()
     (kibibytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)

@@ -1,6 +1,7 @@
 """Synthetic datasets: random latents, and text embeddings of random length."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from array_record.python.array_record_module import ArrayRecordWriter
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.form import Grid
 from jaxload.balance.program import Program
+from jaxload.balance.sample_class import SampleClass
 from jaxload.balance.schedule import Lockstep
+from jaxload.data.form_rows import shape_counts
 from jaxload.data.manifest import (
     Entry,
     Manifest,
@@ -133,8 +136,9 @@ class Dataset:
     def rows(self, step: int) -> np.ndarray:
         """Returns the rows of a step, which has one micro-batch."""
         (micro_batch,) = self.schedule.micro_batches(step, replica=0)
-        shape = self.schedule.buckets[micro_batch.bucket].shape
-        return self.manifest.rows_by_shape[shape][micro_batch.members]
+        form = self.schedule.buckets[micro_batch.bucket].form
+        assert isinstance(form, Grid)
+        return self.manifest.rows_by_shape[form.shape][micro_batch.members]
 
     @property
     def record_bytes(self) -> int:
@@ -157,11 +161,12 @@ def write_dataset(
         path = directory / f"shard-{len(shards):05d}.array_record"
         writer = ArrayRecordWriter(str(path), WRITER_OPTIONS)
         for row in rows.tolist():
-            record = draw_record(rng, shapes[order[row]], scale.text_width)
+            shape = shapes[order[row]]
+            record = draw_record(rng, shape, scale.text_width)
             content = encode_record(record)
             writer.write(content)
             (files / f"{row}.safetensors").write_bytes(content)
-            entries.append(entry_of(row, record))
+            entries.append(entry_of(row, shape, record))
             advance(1)
         writer.close()
         shards.append(describe_shard(path, len(rows)))
@@ -182,22 +187,22 @@ def draw_record(
     max_text_tokens: int = NUM_TEXT_TOKENS,
 ) -> Record:
     """Draws a sample of Gaussian noise."""
-    size = (shape.frames, shape.height, shape.width, CHANNELS)
+    size = (shape.tokens, math.prod(shape.geometry.patch) * CHANNELS)
     num_tokens = int(rng.integers(_MIN_TEXT_TOKENS, max_text_tokens + 1))
     return Record(
-        latent=rng.standard_normal(size, np.float32),
+        tokens=rng.standard_normal(size, np.float32),
         text=rng.standard_normal((num_tokens, text_width), np.float32),
     )
 
 
-def entry_of(row: int, record: Record) -> Entry:
+def entry_of(row: int, shape: Shape, record: Record) -> Entry:
     """Returns the manifest entry of a sample."""
     return Entry(
         id=str(row),
         source=f"{row}.mp4",
         caption="noise",
         text_tokens=len(record.text),
-        shape=Shape(*record.latent.shape[:3]),
+        shape=shape,
     )
 
 
@@ -206,10 +211,11 @@ def make_schedule(manifest: Manifest, batch: Callable[[Shape], int]) -> Lockstep
     buckets = [
         Bucket(
             program=Program(form=Grid.of(shape), batch=batch(shape)),
-            num_samples=len(rows),
+            num_samples=count,
+            lengths=SampleClass.of(Grid.of(shape), {shape: count}).lengths,
             cost=1.0,
         )
-        for shape, rows in manifest.rows_by_shape.items()
+        for shape, count in shape_counts(manifest).items()
     ]
     return Lockstep(buckets=tuple(buckets), seed=0, num_replicas=1, accumulate=1)
 
@@ -222,16 +228,16 @@ def decoded_batches(dataset: Dataset, count: int) -> Iterator[Arrays]:
     records = open_records(dataset.manifest)
     for step in range(count):
         rows = dataset.rows(step)
-        latents = []
+        rows_of_tokens = []
         text = np.zeros(
             (len(rows), NUM_TEXT_TOKENS, dataset.scale.text_width), np.uint16
         )
         for i, row in enumerate(rows.tolist()):
             tensors = dict(safetensors.deserialize(records[row]))
-            latents.append(_bits(tensors["latent"]))
-            tokens = _bits(tensors["text"])
-            text[i, : len(tokens)] = tokens
-        yield {"latent": np.stack(latents), "text": text, "id": rows}
+            rows_of_tokens.append(_bits(tensors["tokens"]))
+            words = _bits(tensors["text"])
+            text[i, : len(words)] = words
+        yield {"tokens": np.stack(rows_of_tokens), "text": text, "id": rows}
 
 
 def _bits(tensor: dict) -> np.ndarray:

@@ -31,7 +31,7 @@ class Files(Dataset):
 
 
 class Collate:
-    """Stacks latents, and texts padded to one length."""
+    """Stacks tokens, and texts padded to one length."""
 
     def __init__(self, num_text_tokens):
         self.num_text_tokens = num_text_tokens
@@ -44,7 +44,7 @@ class Collate:
         for padded, sample in zip(text, samples, strict=True):
             padded[: len(sample["text"])] = sample["text"]
         return {
-            "latent": torch.stack([sample["latent"] for sample in samples]),
+            "tokens": torch.stack([sample["tokens"] for sample in samples]),
             "text": text,
         }
 
@@ -83,7 +83,7 @@ def main():
             start = time.perf_counter()
             num_samples = 0
             for _ in range(num_timed):
-                num_samples += len(next(batches)["latent"])
+                num_samples += len(next(batches)["tokens"])
             answer = {
                 "seconds": time.perf_counter() - start,
                 "num_samples": num_samples,

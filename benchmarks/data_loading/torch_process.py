@@ -57,7 +57,7 @@ class TorchProcess:
         self._ask({"save": str(path)})
         batch = decode_record(path.read_bytes())
         path.unlink()
-        return {"latent": batch.latent, "text": batch.text}
+        return {"tokens": batch.tokens, "text": batch.text}
 
     def run(self, num_warm: int, num_timed: int) -> tuple[float, int]:
         """Returns seconds and samples of `num_timed` micro-batches, after a warm-up."""

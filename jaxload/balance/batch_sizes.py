@@ -10,6 +10,7 @@ from jaxload.balance.config import BalanceConfig, Rule
 from jaxload.balance.cost import CostModel
 from jaxload.balance.memory import Limit
 from jaxload.balance.program import Program
+from jaxload.balance.sample_class import SampleClass
 from jaxload.errors import InputError
 
 _MAX_BUDGETS = 512
@@ -30,8 +31,8 @@ class Catalogue:
 
 
 def choose_batches(
+    classes: Sequence[SampleClass],
     limits: Sequence[Limit],
-    num_samples: Sequence[int],
     *,
     config: BalanceConfig,
     cost_model: CostModel,
@@ -41,8 +42,8 @@ def choose_batches(
     """Gives each form the largest batch that both budgets allow.
 
     Args:
+        classes: Samples of each form, by ascending tokens.
         limits: Largest program of each form within the memory budget.
-        num_samples: Number of samples of each form.
         config: Rule and budgets.
         cost_model: Cost of a program.
         num_replicas: Number of replicas that samples are divided among.
@@ -50,6 +51,8 @@ def choose_batches(
             samples for one micro-batch per replica.
     """
     programs = [limit.program for limit in limits]
+    lengths = [c.lengths for c in classes]
+    num_samples = np.array([c.num_samples for c in classes])
     unit = np.array([limit.unit for limit in limits])
     # A unit is the smallest batch; `max_units`, `limit` and `batch` count units.
     samples = np.array([limit.samples_per_device for limit in limits])
@@ -59,8 +62,11 @@ def choose_batches(
     if config.rule == "dual":
         exponent = config.exponent or max(1.0, cost_model.exponent(programs))
     price = _Prices(config.rule, cost_model, exponent)
-    prices = samples * [price.sample(program) for program in programs]
-    available = np.array(num_samples) // (num_replicas if together else 1) // unit
+    prices = samples * [
+        price.sample(program, length.mean)
+        for program, length in zip(programs, lengths, strict=True)
+    ]
+    available = num_samples // (num_replicas if together else 1) // unit
     limit = np.maximum(1, np.minimum(max_units, available))
     if config.rule == "equal-token":
         budget, batch = 0.0, limit
@@ -68,11 +74,14 @@ def choose_batches(
         if config.max_compute_tokens:
             budget = price.tokens(config.max_compute_tokens, programs[-1])
         else:
-            cost = samples * [cost_model.sample(program) for program in programs]
+            cost = samples * [
+                cost_model.sample(program, length.mean)
+                for program, length in zip(programs, lengths, strict=True)
+            ]
             budget = _search_budget(
                 prices,
                 limit,
-                np.array(num_samples) / unit,
+                num_samples / unit,
                 lambda n: cost_model.fixed + n * cost,
                 num_replicas,
             )
@@ -85,8 +94,9 @@ def choose_batches(
     buckets = tuple(
         Bucket(
             program=program,
-            num_samples=num_samples[i],
-            cost=cost_model(program),
+            num_samples=classes[i].num_samples,
+            lengths=lengths[i],
+            cost=cost_model(program, lengths[i].mean),
             over_budget=bool(over[i]),
         )
         for i, program in enumerate(chosen)
@@ -123,7 +133,9 @@ class _Prices:
         self._exponent = exponent if rule == "dual" else None
         self._cost_model = cost_model
 
-    def sample(self, program: Program) -> float:
+    def sample(self, program: Program, mean_length: float) -> float:
+        if self._exponent is None:
+            return self._cost_model.sample(program, mean_length)
         price = self.tokens(program.tokens, program)
         return price / program.layout.devices_per_sample
 

@@ -2,9 +2,9 @@
 
 import dataclasses
 
-from jaxload.balance.form import Form, Grid
+from jaxload.balance.form import Form
 from jaxload.balance.program import Program
-from jaxload.shapes.shape import Shape
+from jaxload.balance.sample_class import Lengths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,8 +15,11 @@ class Bucket:
     num_samples: int
     """Number of samples in the dataset with this form, whichever bucket runs them."""
 
+    lengths: Lengths
+    """Tokens of the samples, without padding."""
+
     cost: float
-    """Cost of one micro-batch on each device, in the unit of the cost model."""
+    """Mean cost of one micro-batch on each device, in the unit of the cost model."""
 
     over_budget: bool = False
     """True if not even the smallest batch is within the budgets."""
@@ -30,20 +33,19 @@ class Bucket:
         return self.program.form
 
     @property
-    def shape(self) -> Shape:
-        """Latent shape of the samples."""
-        assert isinstance(self.form, Grid)
-        return self.form.shape
-
-    @property
     def batch(self) -> int:
         """Number of samples in a replica's micro-batch."""
         return self.program.batch
 
     @property
     def tokens(self) -> int:
-        """Tokens of one sample."""
+        """Tokens of one row, with padding."""
         return self.program.tokens
+
+    @property
+    def padding(self) -> float:
+        """Mean share of a row that is padding."""
+        return 1 - self.lengths.mean / self.tokens
 
     def __str__(self) -> str:
         return str(self.program)

@@ -12,7 +12,7 @@ FormChoice = Literal["auto", "length", "grid"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BalanceConfig:
-    """Budgets, and the choice of shapes, batch sizes and deal."""
+    """Budgets, and the choice of forms, batch sizes and deal."""
 
     max_tokens: int = 0
     """Memory budget per device, in tokens of one micro-batch; 0: limited only by
@@ -40,8 +40,8 @@ class BalanceConfig:
     tokens at once, otherwise grid."""
 
     policy: Policy = "lockstep"
-    """lockstep: at each micro-step every replica runs the same bucket, and shapes with
-    too few samples for that are dropped. mixed: each replica runs its own buckets,
+    """lockstep: at each micro-step every replica runs the same bucket, so a bucket
+    needs samples for one micro-batch of each. mixed: each replica runs its own buckets,
     dealt so that all finish together, and more programs may be compiled."""
 
     rule: Rule = "dual-cost"
@@ -62,11 +62,11 @@ class BalanceConfig:
     model. More shrinks batches of long samples relative to those of short ones."""
 
     max_buckets: int = 32
-    """Maximum number of shapes. More keeps more of the content and compiles more
-    programs. Samples that suit no chosen shape are dropped and counted."""
+    """Maximum number of lengths, or of shapes by grid. More lengths pad less, more
+    shapes keep more of the content, and both compile more programs."""
 
     max_programs: int = 0
-    """Maximum number of programs in a mixed plan, where a shape may have several batch
+    """Maximum number of programs in a mixed plan, where a form may have several batch
     sizes; 0: twice max_buckets. More lets replicas finish closer together and takes
     longer to compile."""
 

@@ -31,10 +31,16 @@ class CostLaw:
     def __call__(self, samples: Number, tokens: Number) -> Number:
         return self.fixed + samples * self.sample(tokens)
 
-    def sample(self, tokens: Number) -> Number:
-        """Returns the cost that one more sample adds."""
+    def sample(self, tokens: Number, keys: Number | None = None) -> Number:
+        """Returns the cost that one more sample adds.
+
+        Args:
+            tokens: Tokens of the sample, with padding.
+            keys: Tokens that each token attends to; None: all of them.
+        """
+        keys = tokens if keys is None else keys
         return self.per_sample + tokens * (
-            self.per_token + self.per_token_squared * tokens
+            self.per_token + self.per_token_squared * keys
         )
 
     def scaled(self, factor: float) -> "CostLaw":
@@ -52,19 +58,43 @@ class CostModel:
     source: str
     """Origin of the numbers, as recorded in the plan."""
 
+    skips_padding: bool = False
+    """True if attention takes no time for keys that are padding, as that of cuDNN: S
+    queries then attend to the L tokens of their sample, and otherwise to S."""
+
     @classmethod
     def of(cls, law: CostLaw, *, unit: str, source: str) -> "CostModel":
         """Builds a model with the same law for every remat policy."""
         return cls(laws=dict.fromkeys(REMATS, law), unit=unit, source=source)
 
-    def __call__(self, program: Program) -> float:
-        fixed = self.laws[program.remat].fixed
-        return fixed + program.samples_per_device * self.sample(program)
+    def __call__(self, program: Program, mean_length: float | None = None) -> float:
+        """Returns the cost of a micro-batch.
 
-    def sample(self, program: Program) -> float:
+        Args:
+            program: Program of the micro-batch.
+            mean_length: Mean tokens of its samples; None: all rows are full.
+        """
+        fixed = self.laws[program.remat].fixed
+        return fixed + program.samples_per_device * self.sample(program, mean_length)
+
+    def sample(self, program: Program, mean_length: float | None = None) -> float:
         """Returns the cost that one more sample adds on each device that shares it."""
-        cost = float(self.laws[program.remat].sample(program.tokens))
+        keys = mean_length if self.skips_padding else None
+        cost = float(self.laws[program.remat].sample(program.tokens, keys))
         return cost / program.layout.devices_per_sample
+
+    def of_rows(self, program: Program, mean_lengths: np.ndarray) -> np.ndarray:
+        """Returns the costs of micro-batches, by the mean tokens of their samples."""
+        full, none = self(program), self(program, 0.0)
+        return none + (full - none) * mean_lengths / program.tokens
+
+    def own(self, program: Program, tokens: np.ndarray) -> np.ndarray:
+        """Returns the costs of samples of a program if they had no padding.
+
+        They are shares of a replica's time, summed over the samples of a micro-batch.
+        """
+        cost = np.asarray(self.laws[program.remat].sample(tokens), float)
+        return cost / program.layout.num_devices
 
     @property
     def fixed(self) -> float:

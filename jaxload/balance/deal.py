@@ -18,7 +18,7 @@ from jaxload.errors import InputError
 
 _TOO_MUCH = 0.02  # Idle share above which budgets for several micro-batches are tried.
 _FINE = 20_000  # Units per budget that costs are rounded to in the end.
-_MANY_BATCHES = 8  # Least micro-batches per shape, in the last attempt of a deal.
+_MANY_BATCHES = 8  # Least micro-batches per form, in the last attempt of a deal.
 _MAX_OFFERS = 1_500_000  # Work of a deal, after which its searches give up sooner.
 
 
@@ -32,20 +32,20 @@ def make_deal(
     budget: float = 0.0,
     on_attempt: Callable[[], None] = lambda: None,
 ) -> Deal:
-    """Deals the samples of some shapes so that replicas idle as little as possible.
+    """Deals the samples of some forms so that replicas idle as little as possible.
 
     Args:
-      supplies: Samples of each shape, at least one.
+      supplies: Samples of each form, at least one.
       fixed: Fixed cost of a micro-batch, in addition to its samples.
       accumulate: Number of compute budgets that a replica may spend in a step.
       num_replicas: Number of replicas; requires at least as many units of samples.
-      max_programs: Upper bound on the number of programs, at least one per shape.
+      max_programs: Upper bound on the number of programs, at least one per form.
       budget: Compute budget; 0: searched.
       on_attempt: Called after each budget or choice of batch sizes that was tried.
     """
     _check_enough(supplies, num_replicas)
     deals, effort = [], Effort(most=_MAX_OFFERS)
-    # If a shape has few samples, its last micro-batch is far from full. Batch sizes
+    # If a form has few samples, its last micro-batch is far from full. Batch sizes
     # that nearly divide the number of samples leave fewer gaps, and small batches leave
     # small gaps.
     for min_batches in (0, 1, _MANY_BATCHES):
@@ -70,8 +70,8 @@ def deal_again(
     """Deals other numbers of samples with the given batch sizes.
 
     Args:
-      supplies: Samples of each shape, as in `make_deal`.
-      options: Batch sizes, at least one for each shape.
+      supplies: Samples of each form, as in `make_deal`.
+      options: Batch sizes, at least one for each form.
       fixed: Fixed cost of a micro-batch, in addition to its samples.
       accumulate: Number of compute budgets that a replica may spend in a step.
       num_replicas: Number of replicas.
@@ -102,7 +102,7 @@ def _deal(solver: RelaxedSolver, max_programs: int, budget: float) -> Deal:
     most = solver.max_cost_in_memory()
     best = solver.best_of([budget] if budget else solver.budgets(most), max_programs)
     if best.idle > _TOO_MUCH and not budget:
-        # If memory holds only one or two samples, and shapes differ in cost, patterns
+        # If memory holds only one or two samples, and forms differ in cost, patterns
         # of several micro-batches come closer to equal costs.
         larger = [b for b in solver.budgets(2 * most) if b > most]
         best = min(best, solver.best_of(larger, max_programs), key=preference)

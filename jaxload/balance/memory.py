@@ -1,14 +1,15 @@
 """Memory of a program on each device, regressed from a few compiled programs."""
 
 import dataclasses
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy import optimize
 
+from jaxload.balance.form import Form
 from jaxload.balance.program import Program
 from jaxload.errors import InputError
-from jaxload.shapes.shape import Shape
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,6 +55,13 @@ class MemoryLaw:
         """Returns the bytes that one more sample per device adds."""
         return self.per_sample + self.per_token * tokens
 
+    def max_tokens(self, samples: int, budget: int) -> int:
+        """Returns the most tokens of `samples` equal samples per device in a budget."""
+        if not self.per_token:
+            return sys.maxsize
+        left = (budget - self.fixed) / samples - self.per_sample
+        return max(0, int(left / self.per_token * (1 + 1e-9)))
+
     def max_samples(self, tokens: int, budget: int) -> int:
         """Returns the most samples per device within a budget in bytes; 0 if none."""
         samples = (budget - self.fixed) / self.sample(tokens)
@@ -92,7 +100,7 @@ def regress_memory(measured: Mapping[Program, int]) -> MemoryLaw:
     return law
 
 
-def probe_shapes(shapes: Sequence[Shape]) -> list[Shape]:
-    """Returns the shapes to compile for a regression: the shortest and the longest."""
-    ordered = sorted(shapes, key=lambda shape: shape.tokens)
+def probe_forms(forms: Sequence[Form]) -> list[Form]:
+    """Returns the forms to compile for a regression: the shortest and the longest."""
+    ordered = sorted(forms, key=lambda form: form.tokens)
     return list(dict.fromkeys((ordered[0], ordered[-1])))

@@ -5,7 +5,7 @@ repeated that often, form one long list of replica-steps. An epoch visits the li
 strides of the golden ratio, so that any window of consecutive replica-steps is spread
 about evenly over the list, and thereby over the buckets. The position in the list
 determines the samples, so any host can start at any step, and an epoch takes every
-sample once. The remainder of a shape, less than a micro-batch, is carried over to the
+sample once. The remainder of a form, less than a micro-batch, is carried over to the
 next epoch. Epochs follow each other without a gap, even within a step.
 """
 
@@ -16,11 +16,11 @@ import math
 import numpy as np
 
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.form import Form
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.program import Program
 from jaxload.balance.schedule import MicroBatch
 from jaxload.balance.stream import shuffled, stream_members
-from jaxload.shapes.shape import Shape
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -88,11 +88,11 @@ class Mixed:
         return np.array(times) @ self._table.counts
 
     def carried(self, epoch: int) -> dict[str, int]:
-        """Returns how many samples of each shape an epoch carries over to the next."""
+        """Returns how many samples of each form an epoch carries over to the next."""
         table = self._table
         return {
-            str(shape): (epoch + 1) * table.left[i] % table.smallest[i]
-            for i, shape in enumerate(table.shapes)
+            str(form): (epoch + 1) * table.left[i] % table.smallest[i]
+            for i, form in enumerate(table.forms)
         }
 
     def _micro_batch(
@@ -100,11 +100,11 @@ class Mixed:
     ) -> MicroBatch:
         """Returns micro-batch `index` of a bucket, among all runs of one pattern."""
         table, batch = self._table, self.buckets[bucket].batch
-        shape = table.shape_of[bucket]
+        form = table.form_of[bucket]
         # Positions are Python integers, which do not overflow.
-        past = epoch * table.core[shape]
+        past = epoch * table.core[form]
         past += (
-            epoch * table.left[shape] // table.smallest[shape] * (table.smallest[shape])
+            epoch * table.left[form] // table.smallest[form] * (table.smallest[form])
         )
         first = past + int(table.firsts[pattern, bucket]) + index * batch
         members = stream_members(
@@ -112,7 +112,7 @@ class Mixed:
             batch,
             num_samples=self.buckets[bucket].num_samples,
             seed=self.seed,
-            stream=shape,
+            stream=form,
         )
         return MicroBatch(bucket, members)
 
@@ -131,7 +131,7 @@ class Mixed:
     def _position(self, epoch: int, index: int) -> int:
         """Returns the list position of replica-step `index` of an epoch."""
         size = self._table.size
-        stream = len(self.buckets)  # Not the stream of any shape.
+        stream = len(self.buckets)  # Not the stream of any form.
         start = shuffled(0, size=size, seed=self.seed, stream=stream, lap=epoch)
         return (start + index * self._table.stride) % size
 
@@ -144,7 +144,7 @@ class Mixed:
             [
                 (epoch + 1) * table.left[s] // table.smallest[s]
                 - epoch * table.left[s] // table.smallest[s]
-                for s in table.shape_of
+                for s in table.form_of
             ]
         )
         return np.clip(full - before, 0, counts)
@@ -158,9 +158,9 @@ class Mixed:
 class _Table:
     """Arrays that depend only on the deal, and are the same for all steps."""
 
-    shapes: tuple
-    shape_of: list[int]
-    """Index of the shape of each bucket."""
+    forms: tuple
+    form_of: list[int]
+    """Index of the form of each bucket."""
 
     counts: np.ndarray
     """Number of micro-batches, [patterns and rest, buckets]."""
@@ -175,13 +175,13 @@ class _Table:
     buckets]."""
 
     core: list[int]
-    """Number of samples of each shape that `patterns` take in an epoch."""
+    """Number of samples of each form that `patterns` take in an epoch."""
 
     left: list[int]
-    """Number of samples of each shape that are left to `rest`."""
+    """Number of samples of each form that are left to `rest`."""
 
     smallest: list[int]
-    """Batch size of each shape in `rest`."""
+    """Batch size of each form in `rest`."""
 
 
 def _make_table(
@@ -189,40 +189,40 @@ def _make_table(
     patterns: tuple[Pattern, ...],
     rest: tuple[Pattern, ...],
 ) -> _Table:
-    shapes = tuple(dict.fromkeys(bucket.shape for bucket in buckets))
-    index_of = {shape: i for i, shape in enumerate(shapes)}
-    shape_of = [index_of[bucket.shape] for bucket in buckets]
+    forms = tuple(dict.fromkeys(bucket.form for bucket in buckets))
+    index_of = {form: i for i, form in enumerate(forms)}
+    form_of = [index_of[bucket.form] for bucket in buckets]
     batch = np.array([bucket.batch for bucket in buckets])
     counts = np.array([p.counts for p in (*patterns, *rest)], np.int64)
     times = np.array([p.times for p in (*patterns, *rest)], np.int64)
     firsts = np.zeros_like(counts)
-    used = np.zeros(len(shapes), np.int64)
-    core = np.zeros(len(shapes), np.int64)
+    used = np.zeros(len(forms), np.int64)
+    core = np.zeros(len(forms), np.int64)
     for row in range(len(counts)):
         if row == len(patterns):
             core = used.copy()
         for bucket in np.flatnonzero(counts[row]):
-            firsts[row, bucket] = used[shape_of[bucket]]
-            used[shape_of[bucket]] += times[row] * counts[row, bucket] * batch[bucket]
+            firsts[row, bucket] = used[form_of[bucket]]
+            used[form_of[bucket]] += times[row] * counts[row, bucket] * batch[bucket]
     if not rest:
         core = used
-    num_samples = {bucket.shape: bucket.num_samples for bucket in buckets}
-    smallest: dict[Shape, int] = {}
+    num_samples = {bucket.form: bucket.num_samples for bucket in buckets}
+    smallest: dict[Form, int] = {}
     for bucket in buckets:
-        known = smallest.setdefault(bucket.shape, bucket.batch)
-        smallest[bucket.shape] = min(known, bucket.batch)
+        known = smallest.setdefault(bucket.form, bucket.batch)
+        smallest[bucket.form] = min(known, bucket.batch)
     size = int(times.sum())
     return _Table(
-        shapes=shapes,
-        shape_of=shape_of,
+        forms=forms,
+        form_of=form_of,
         counts=counts,
         ends=np.cumsum(times),
         size=size,
         stride=_stride(size),
         firsts=firsts,
         core=core.tolist(),
-        left=[num_samples[s] - int(c) for s, c in zip(shapes, core, strict=True)],
-        smallest=[smallest[shape] for shape in shapes],
+        left=[num_samples[s] - int(c) for s, c in zip(forms, core, strict=True)],
+        smallest=[smallest[form] for form in forms],
     )
 
 

@@ -5,10 +5,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchOption:
-    """A batch size that a deal may use for one shape."""
+    """A batch size that a deal may use for one form."""
 
-    shape: int
-    """Index of the shape in the supplies."""
+    form: int
+    """Index of the form in the supplies."""
 
     batch: int
     """Number of samples in a micro-batch."""

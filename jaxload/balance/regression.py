@@ -2,32 +2,39 @@
 
 import dataclasses
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from scipy import optimize
 
-from jaxload.balance.cost import CostLaw, Number
-from jaxload.balance.program import REMATS, Remat
+from jaxload.balance.calibration import (
+    Calibration,
+    CalibrationPoint,
+    Goodness,
+    MixedRows,
+    PowerLaw,
+)
+from jaxload.balance.cost import CostLaw
+from jaxload.balance.program import Remat
 from jaxload.errors import InputError
 
 MIN_POINTS = 5
 MIN_LENGTHS = 3
-_FORMAT = 3
 _HELD_OUT_SHARE = 0.25
-_LEAST_SECONDS, _MOST_SECONDS = 1e-18, 1e6  # Of one token, and of any coefficient.
+_CLEARLY = 0.8  # Share of the squared errors; noise alone changes them less.
 _EXPONENTS = np.linspace(0.5, 3.0, 51)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Seconds of one micro-batch: `batch` samples of `tokens` tokens on each device."""
+    """Seconds of one micro-batch: `batch` rows of `tokens` tokens on each device."""
 
     batch: int
     tokens: int
     seconds: float
+    mean_length: float | None = None
+    """Mean tokens of the samples; None if the rows have no padding."""
 
     def __post_init__(self):
         if min(self.batch, self.tokens) < 1 or not 0 < self.seconds < math.inf:
@@ -35,119 +42,6 @@ class Timing:
                 f"timing of {self.batch} x {self.tokens} tokens: expected 1 or more of "
                 f"both and a positive time, got {self.seconds} s; measure it again"
             )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PowerLaw:
-    """`fixed + scale * B * S^exponent`: the law behind the rule `B * S^p <= M_comp`."""
-
-    fixed: float
-    scale: float
-    exponent: float
-
-    def __call__(self, batch: Number, tokens: Number) -> Number:
-        return self.fixed + self.scale * batch * np.power(
-            np.asarray(tokens, float), self.exponent
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Goodness:
-    """Accuracy of a regressed law."""
-
-    r2: float
-    """Share of the variance explained, over the points used in the regression."""
-
-    held_out_error: float
-    """Mean absolute relative error, over the held-out points."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CalibrationPoint:
-    """A timing with the predictions of both laws, in seconds."""
-
-    batch: int
-    tokens: int
-    seconds: float
-    two_term: float
-    power_law: float
-    held_out: bool
-
-    @property
-    def two_term_residual(self) -> float:
-        """Relative error of the two-term law; positive if it predicts too much."""
-        return self.two_term / self.seconds - 1
-
-    @property
-    def power_law_residual(self) -> float:
-        """Relative error of the power law; positive if it predicts too much."""
-        return self.power_law / self.seconds - 1
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """Two laws regressed from the same timings: a two-term law and a power law."""
-
-    cost: CostLaw
-    """Two-term law for the seconds of n samples of S tokens on each device."""
-
-    source: str
-    """Devices and number of timed micro-steps."""
-
-    remat: Remat
-    """Remat policy of the timed micro-steps."""
-
-    model: Mapping[str, Any]
-    """Config of the timed model, as JSON values."""
-
-    devices_per_group: int
-    """Number of devices that shared a micro-step."""
-
-    power_law: PowerLaw
-    cost_goodness: Goodness
-    power_law_goodness: Goodness
-    points: tuple[CalibrationPoint, ...]
-    """Timed points by ascending tokens, then batch."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the regression as JSON values that `from_dict` reads."""
-        return {"format": _FORMAT} | dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Any, *, name: str) -> "Calibration":
-        """Reads a regression; error messages call it `name`."""
-        try:
-            found = content["format"]
-            if found != _FORMAT:
-                raise ValueError(f"format {found!r:.80}, expected {_FORMAT}")
-            source, remat = content["source"], content["remat"]
-            model, devices = content["model"], content["devices_per_group"]
-            if not isinstance(model, dict) or type(devices) is not int:
-                raise ValueError(
-                    f"model={model!r:.80}, devices_per_group={devices!r:.80}"
-                )
-            if not isinstance(source, str):
-                raise ValueError(f"source={source!r:.80}")
-            if remat not in REMATS:
-                raise ValueError(f"remat={remat!r:.80}")
-            return cls(
-                cost=_priced(_record(CostLaw, content["cost"])),
-                source=source,
-                remat=remat,
-                model=model,
-                devices_per_group=devices,
-                power_law=_record(PowerLaw, content["power_law"]),
-                cost_goodness=_record(Goodness, content["cost_goodness"]),
-                power_law_goodness=_record(Goodness, content["power_law_goodness"]),
-                points=tuple(
-                    _record(CalibrationPoint, row) for row in content["points"]
-                ),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{name}: not a calibration ({error!r:.200}); write it anew with "
-                "jaxload.calibrate"
-            ) from error
 
 
 def regress_costs(
@@ -163,8 +57,14 @@ def regress_costs(
     Relative errors are minimised, because a plan compares short micro-batches as well
     as long ones. No coefficient is negative. The exponent of the power law is searched;
     for each exponent, its other two coefficients are a least-squares problem.
+
+    Rows with padding are not used for the laws. They decide whether attention takes
+    time for padding: the prediction that is nearer to their times is right.
     """
-    points = sorted(timings, key=lambda t: (t.tokens, t.batch))
+    points = sorted(
+        (t for t in timings if t.mean_length is None),
+        key=lambda t: (t.tokens, t.batch),
+    )
     _check_enough(points)
     batch, tokens, seconds = (
         np.array([getattr(point, name) for point in points], float)
@@ -188,6 +88,7 @@ def regress_costs(
     two_term, power = (
         np.asarray(law(batch, tokens), float) for law in (cost, power_law)
     )
+    mixed = _mixed_rows(timings, cost)
     return Calibration(
         cost=cost,
         source=source,
@@ -199,14 +100,43 @@ def regress_costs(
         power_law_goodness=_goodness(power, seconds, held_out),
         points=tuple(
             CalibrationPoint(
-                **dataclasses.asdict(point),
+                batch=point.batch,
+                tokens=point.tokens,
+                seconds=point.seconds,
                 two_term=float(two_term[i]),
                 power_law=float(power[i]),
                 held_out=bool(held_out[i]),
             )
             for i, point in enumerate(points)
         ),
+        mixed=mixed,
+        skips_padding=_skips_padding(mixed),
     )
+
+
+def _mixed_rows(timings: Sequence[Timing], cost: CostLaw) -> tuple[MixedRows, ...]:
+    found = []
+    for t in timings:
+        if t.mean_length is not None:
+            sample = float(cost.sample(t.tokens, t.mean_length))
+            found.append(
+                MixedRows(
+                    batch=t.batch,
+                    tokens=t.tokens,
+                    mean_length=t.mean_length,
+                    seconds=t.seconds,
+                    padded=float(cost(t.batch, t.tokens)),
+                    skipping=cost.fixed + t.batch * sample,
+                )
+            )
+    return tuple(sorted(found, key=lambda rows: (rows.tokens, rows.batch)))
+
+
+def _skips_padding(mixed: Sequence[MixedRows]) -> bool:
+    """Returns whether the predictions without padding are clearly nearer."""
+    padded = sum((rows.padded / rows.seconds - 1) ** 2 for rows in mixed)
+    skipping = sum((rows.skipping / rows.seconds - 1) ** 2 for rows in mixed)
+    return skipping < _CLEARLY * padded
 
 
 def _check_enough(points: Sequence[Timing]) -> None:
@@ -301,28 +231,3 @@ def _goodness(
         r2=float(1 - unexplained / variance) if variance else 0.0,
         held_out_error=float(errors[held_out].mean()),
     )
-
-
-def _priced(cost: CostLaw) -> CostLaw:
-    """Returns a law that a file states, if it prices all samples."""
-    values = (cost.fixed, cost.per_token, cost.per_token_squared, cost.per_sample)
-    growth = cost.per_token + cost.per_token_squared
-    if min(values) < 0 or max(values) > _MOST_SECONDS or growth < _LEAST_SECONDS:
-        raise ValueError(
-            f"cost={dataclasses.asdict(cost)}, expected 0 to {_MOST_SECONDS:g} s each, "
-            "and more than 0 s per token"
-        )
-    return cost
-
-
-def _record(cls: Any, content: Mapping[str, Any]) -> Any:
-    """Builds a dataclass of plain fields, checking the type of each."""
-    record = cls(**content)
-    for field in dataclasses.fields(cls):
-        value = getattr(record, field.name)
-        allowed = (int, float) if field.type is float else (field.type,)
-        # Not math.isfinite, which fails for integers that no float can hold.
-        finite = field.type is not float or abs(value) <= sys.float_info.max
-        if type(value) not in allowed or not finite:
-            raise ValueError(f"{field.name}={value!r:.80}")
-    return record

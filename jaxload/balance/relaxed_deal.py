@@ -79,7 +79,7 @@ class RelaxedSolver:
         return max(self._cost(supply, supply.max_batch) for supply in self._supplies)
 
     def best_of(self, budgets: list[float], max_programs: int) -> RelaxedDeal:
-        """Returns the best relaxed deal, with several batches per shape if needed."""
+        """Returns the best relaxed deal, with several batches per form if needed."""
         options = [self.solve(b, self.largest(b), _COARSE) for b in budgets]
         best = min(options, key=preference)
         if best.idle > GOOD_ENOUGH and max_programs > len(self._supplies):
@@ -94,8 +94,8 @@ class RelaxedSolver:
         """Returns cost limits to try for what one replica runs in one step, ascending.
 
         Limits range from the cost of the costliest smallest batch up to `most`, evenly
-        spaced. A limit that is a multiple of the cost of a shape's smallest batch can
-        be filled exactly by that shape, so such multiples are added for the two shapes
+        spaced. A limit that is a multiple of the cost of a form's smallest batch can
+        be filled exactly by that form, so such multiples are added for the two forms
         with the highest total cost.
         """
         least = max(self._cost(supply, supply.unit) for supply in self._supplies)
@@ -113,20 +113,20 @@ class RelaxedSolver:
         return distinct
 
     def largest(self, budget: float) -> tuple[BatchOption, ...]:
-        """Returns one program for each shape, as large as memory and budget allow."""
+        """Returns one program for each form, as large as memory and budget allow."""
         return tuple(
-            BatchOption(shape=i, batch=self._batch(supply, budget))
+            BatchOption(form=i, batch=self._batch(supply, budget))
             for i, supply in enumerate(self._supplies)
         )
 
     def ladder(self, budget: float) -> tuple[BatchOption, ...]:
-        """Returns several programs for each shape, to choose from."""
+        """Returns several programs for each form, to choose from."""
         programs = []
         for i, supply in enumerate(self._supplies):
             largest = self._batch(supply, budget) // supply.unit
             sizes = {n for n in (*_LADDER, largest // 2) if 0 < n < largest}
             programs += [
-                BatchOption(shape=i, batch=n * supply.unit)
+                BatchOption(form=i, batch=n * supply.unit)
                 for n in sorted(sizes | {largest})
             ]
         return tuple(programs)
@@ -140,9 +140,9 @@ class RelaxedSolver:
     ) -> RelaxedDeal:
         """Finds the fewest replica-steps within a budget that use all samples."""
         costs = self._costs(programs)
-        shapes = np.array([p.shape for p in programs])
+        forms = np.array([p.form for p in programs])
         bins, used = fill_bins(
-            shapes,
+            forms,
             np.array([p.batch for p in programs]),
             costs,
             self._totals,
@@ -210,21 +210,21 @@ class RelaxedSolver:
     def _kept(self, relaxed: RelaxedDeal) -> list[int]:
         """Returns the indices of the programs that a relaxed deal runs.
 
-        A shape whose programs all run less than half a sample keeps its first program.
+        A form whose programs all run less than half a sample keeps its first program.
         """
         samples = relaxed.samples()
         kept = set(np.flatnonzero(samples > 0.5).tolist())
-        served = {relaxed.programs[i].shape for i in kept}
+        served = {relaxed.programs[i].form for i in kept}
         for i, program in enumerate(relaxed.programs):
-            if program.shape not in served:
+            if program.form not in served:
                 kept.add(i)
-                served.add(program.shape)
+                served.add(program.form)
         return sorted(kept)
 
     def _with(
         self, budget: float, largest: set[BatchOption], extra: list[BatchOption]
     ) -> RelaxedDeal:
-        programs = sorted({*largest, *extra}, key=lambda p: (p.shape, p.batch))
+        programs = sorted({*largest, *extra}, key=lambda p: (p.form, p.batch))
         return self.solve(budget, tuple(programs), _COARSE)
 
     def _batch(self, supply: Supply, budget: float) -> int:
@@ -247,6 +247,4 @@ class RelaxedSolver:
         return self._fixed + batch * supply.cost
 
     def _costs(self, programs: Sequence[BatchOption]) -> np.ndarray:
-        return np.array(
-            [self._cost(self._supplies[p.shape], p.batch) for p in programs]
-        )
+        return np.array([self._cost(self._supplies[p.form], p.batch) for p in programs])

@@ -1,8 +1,8 @@
 """Rounds patterns that run a fractional number of times to a deal in whole numbers.
 
 The times of each pattern are rounded down. The samples left over are packed into a few
-more patterns that run once an epoch: the rest. The samples of a shape seldom fill whole
-micro-batches, so the last micro-batch of a shape in the rest runs only in epochs in
+more patterns that run once an epoch: the rest. The samples of a form seldom fill whole
+micro-batches, so the last micro-batch of a form in the rest runs only in epochs in
 which carried-over samples fill it. A pattern of the rest may then have nothing to run.
 Such patterns are avoided if possible. If some remain, they are merged until they are
 too few to leave a step empty.
@@ -37,7 +37,7 @@ def round_deal(
     Args:
       programs: Programs that the counts of patterns refer to.
       costs: Cost of a micro-batch of each program.
-      totals: Number of samples of each shape.
+      totals: Number of samples of each form.
       num_replicas: Number of replicas, and of patterns in a step.
       budget: Compute budget to record in the deal.
       capacity: Upper bound on the cost of a replica-step.
@@ -77,27 +77,27 @@ def deal_idle(deal: Deal, costs: np.ndarray, totals: np.ndarray) -> float:
     left = totals.copy()
     for pattern in deal.patterns:
         left = left - pattern.times * (uses @ np.array(pattern.counts))
-    for shape, program in enumerate(_smallest(deal.options, len(totals))):
-        work += left[shape] / deal.options[program].batch * costs[program]
+    for form, program in enumerate(_smallest(deal.options, len(totals))):
+        work += left[form] / deal.options[program].batch * costs[program]
     return float(1 - work / (deal.num_bins * cost.max()))
 
 
-def _uses(programs: tuple[BatchOption, ...], num_shapes: int) -> np.ndarray:
-    """Returns the samples that each program takes of each shape, [shapes, programs]."""
-    uses = np.zeros((num_shapes, len(programs)), np.int64)
+def _uses(programs: tuple[BatchOption, ...], num_forms: int) -> np.ndarray:
+    """Returns the samples that each program takes of each form, [forms, programs]."""
+    uses = np.zeros((num_forms, len(programs)), np.int64)
     for j, program in enumerate(programs):
-        uses[program.shape, j] = program.batch
+        uses[program.form, j] = program.batch
     return uses
 
 
-def _smallest(programs: tuple[BatchOption, ...], num_shapes: int) -> list[int]:
-    """Returns the index of each shape's program with the smallest batch."""
+def _smallest(programs: tuple[BatchOption, ...], num_forms: int) -> list[int]:
+    """Returns the index of each form's program with the smallest batch."""
     return [
         min(
-            (j for j, program in enumerate(programs) if program.shape == shape),
+            (j for j, program in enumerate(programs) if program.form == form),
             key=lambda j: programs[j].batch,
         )
-        for shape in range(num_shapes)
+        for form in range(num_forms)
     ]
 
 
@@ -106,7 +106,7 @@ def _within_totals(
 ) -> tuple[list[Pattern], np.ndarray]:
     """Limits patterns to the available samples; also returns the samples left over.
 
-    Relaxed patterns may use more than all samples of a shape whose micro-batches fill
+    Relaxed patterns may use more than all samples of a form whose micro-batches fill
     gaps. Once they run out, patterns run without them. Dropping such patterns would
     leave over their other samples, without a bound on their number.
     """
@@ -115,12 +115,12 @@ def _within_totals(
     for pattern in patterns:
         parts = [([], pattern.times)] if pattern.times else []
         for program, count in zip(programs, pattern.counts, strict=True):
-            available = left[program.shape] // program.batch
+            available = left[program.form] // program.batch
             split = []
             for counts, times in parts:
                 used = min(available, times * count)
                 available -= used
-                left[program.shape] -= used * program.batch
+                left[program.form] -= used * program.batch
                 # If too few are available, some of the replica-steps get one more.
                 fewer, num_more = divmod(used, times)
                 split.append(([*counts, fewer + 1], num_more))
@@ -172,7 +172,7 @@ def _ordered(
 ) -> list[list[int]]:
     """Orders the rest so that each pattern has work in every epoch, if possible.
 
-    If an epoch has too few samples, the last micro-batch of a shape does not run.
+    If an epoch has too few samples, the last micro-batch of a form does not run.
     Patterns that may be empty are therefore moved to the front.
     """
     for _ in rest:
@@ -191,7 +191,7 @@ def _without_work(
     """Returns the indices of patterns of the rest that are empty in some epochs."""
     if not rest:
         return []
-    certain = np.array([left[p.shape] // p.batch for p in programs])
+    certain = np.array([left[p.form] // p.batch for p in programs])
     counts = np.array(rest)
     before = np.cumsum(counts, axis=0) - counts
     run = np.clip(certain - before, 0, counts).sum(axis=1)
@@ -208,7 +208,7 @@ def _merge_empty(
     """Merges leftover patterns until at most `allowed` of them run nothing in an epoch.
 
     A leftover pattern runs in one step per epoch. Its replica is idle for that step if
-    the samples `left` over, per shape, are used up by then. Such a pattern is added to
+    the samples `left` over, per form, are used up by then. Such a pattern is added to
     the first one, since a longer step wastes less than a step without work.
 
     Returns:

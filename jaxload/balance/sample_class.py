@@ -4,6 +4,8 @@ import bisect
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
+
 from jaxload.balance.form import Form, Grid, Length
 from jaxload.shapes.shape import Shape
 
@@ -17,6 +19,9 @@ class Lengths:
     mean: float
     num_grids: int
     """Number of distinct latent shapes."""
+
+    num_images: int
+    """Number of samples of one frame."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,11 +52,14 @@ class SampleClass:
         return sum(self.counts)
 
     @property
+    def tokens(self) -> np.ndarray:
+        """Tokens of a sample of each shape."""
+        return np.array([shape.tokens for shape in self.shapes])
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of all samples, without padding."""
-        return sum(
-            n * shape.tokens for shape, n in zip(self.shapes, self.counts, strict=True)
-        )
+        return int(self.tokens @ np.array(self.counts))
 
     @property
     def lengths(self) -> Lengths:
@@ -61,6 +69,11 @@ class SampleClass:
             longest=self.shapes[-1].tokens,
             mean=self.num_tokens / self.num_samples,
             num_grids=len(self.shapes),
+            num_images=sum(
+                n
+                for shape, n in zip(self.shapes, self.counts, strict=True)
+                if shape.frames == 1
+            ),
         )
 
 

@@ -8,24 +8,26 @@ from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig, Rule
 from jaxload.balance.cost import CostModel
 from jaxload.balance.deal import deal_again, make_deal
+from jaxload.balance.form import Form
 from jaxload.balance.memory import Limit
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import BatchOption, Deal
+from jaxload.balance.sample_class import SampleClass
 from jaxload.balance.schedule import Lockstep
 from jaxload.balance.supply import Supply
 from jaxload.errors import InputError
-from jaxload.shapes.cover import Cover
-from jaxload.shapes.shape import Shape
 
-MaxProgram = Callable[[Shape], Limit]
-"""Function from a shape to its largest program within the memory budget."""
+MaxProgram = Callable[[Form], Limit]
+"""Function from a form to its largest program within the memory budget."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Scenario:
     """Inputs of a plan, and of a comparison of policies."""
 
-    cover: Cover
+    classes: tuple[SampleClass, ...]
+    """Samples of each form, by ascending tokens."""
+
     config: BalanceConfig
     cost_model: CostModel
     limit: MaxProgram
@@ -34,7 +36,7 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self):
-        num_samples = sum(self.cover.num_samples)
+        num_samples = sum(c.num_samples for c in self.classes)
         if num_samples < self.num_replicas:
             raise InputError(
                 f"{num_samples} samples for {self.num_replicas} replicas: expected at "
@@ -42,17 +44,17 @@ class Scenario:
             )
 
     def limits(self) -> list[Limit]:
-        """Returns the largest program of each shape within the memory budget."""
-        return [self.limit(shape) for shape in self.cover.shapes]
+        """Returns the largest program of each class within the memory budget."""
+        return [self.limit(c.form) for c in self.classes]
 
 
 def batches_by_rule(
     scenario: Scenario, rule: Rule, *, together: bool = False
 ) -> Catalogue:
-    """Returns one bucket for each shape, with batch sizes from `choose_batches`."""
+    """Returns one bucket for each class, with batch sizes from `choose_batches`."""
     return choose_batches(
+        scenario.classes,
         scenario.limits(),
-        scenario.cover.num_samples,
         config=dataclasses.replace(scenario.config, rule=rule),
         cost_model=scenario.cost_model,
         num_replicas=scenario.num_replicas,
@@ -91,10 +93,10 @@ def deal_buckets_again(
         buckets: Buckets of an earlier deal, whose programs are kept.
         budget: Cost limit for what one replica runs in one step.
     """
-    shapes = list(scenario.cover.shapes)
+    forms = [c.form for c in scenario.classes]
     return deal_again(
         _supplies(scenario),
-        [BatchOption(shape=shapes.index(b.shape), batch=b.batch) for b in buckets],
+        [BatchOption(form=forms.index(b.form), batch=b.batch) for b in buckets],
         fixed=scenario.cost_model.fixed,
         accumulate=scenario.accumulate,
         num_replicas=scenario.num_replicas,
@@ -104,17 +106,18 @@ def deal_buckets_again(
 
 def deal_buckets(deal: Deal, scenario: Scenario) -> tuple[Bucket, ...]:
     """Returns the buckets of a deal, in the order of its options."""
-    cover, limits = scenario.cover, scenario.limits()
+    limits = scenario.limits()
     buckets = []
     for option in deal.options:
-        limit = limits[option.shape]
+        limit, samples = limits[option.form], scenario.classes[option.form]
         program = limit.program.resized(option.batch)
-        cost = scenario.cost_model(program)
+        cost = scenario.cost_model(program, samples.lengths.mean)
         too_costly = cost > deal.budget * scenario.accumulate * (1 + 1e-3)
         buckets.append(
             Bucket(
                 program=program,
-                num_samples=cover.num_samples[option.shape],
+                num_samples=samples.num_samples,
+                lengths=samples.lengths,
                 cost=cost,
                 over_budget=not limit.within_budget or too_costly,
             )
@@ -123,17 +126,17 @@ def deal_buckets(deal: Deal, scenario: Scenario) -> tuple[Bucket, ...]:
 
 
 def can_lockstep(scenario: Scenario) -> bool:
-    """Returns whether any shape has at least one sample for each replica."""
-    return max(scenario.cover.num_samples) >= scenario.num_replicas
+    """Returns whether any class has at least one sample for each replica."""
+    return max(c.num_samples for c in scenario.classes) >= scenario.num_replicas
 
 
 def make_lockstep(scenario: Scenario) -> Lockstep:
-    """Builds the lockstep schedule of shapes with a micro-batch for each replica."""
+    """Builds the lockstep schedule of classes with a micro-batch for each replica."""
     buckets = batches_by_rule(scenario, scenario.config.rule, together=True).buckets
     enough = [b for b in buckets if b.num_samples >= b.batch * scenario.num_replicas]
     if not enough:
         raise InputError(
-            f"no shape has {scenario.num_replicas} samples, one for each replica of a "
+            f"no bucket has {scenario.num_replicas} samples, one for each replica of a "
             "lockstep; use fewer replicas, or the mixed policy"
         )
     return Lockstep(
@@ -159,14 +162,14 @@ def make_mixed(
 
 
 def _supplies(scenario: Scenario) -> list[Supply]:
-    return [
-        Supply(
-            num_samples=num_samples,
-            cost=scenario.cost_model.sample(limit.program) / limit.program.layout.batch,
-            max_batch=limit.program.batch,
+    def supply(samples: SampleClass, limit: Limit) -> Supply:
+        program = limit.program
+        cost = scenario.cost_model.sample(program, samples.lengths.mean)
+        return Supply(
+            num_samples=samples.num_samples,
+            cost=cost / program.layout.batch,
+            max_batch=program.batch,
             unit=limit.unit,
         )
-        for limit, num_samples in zip(
-            scenario.limits(), scenario.cover.num_samples, strict=True
-        )
-    ]
+
+    return list(map(supply, scenario.classes, scenario.limits()))

@@ -129,9 +129,9 @@ class Lockstep:
         return MicroBatch(index, members)
 
     def carried(self, epoch: int) -> dict[str, int]:
-        """Returns how many samples of each shape an epoch carries over to the next."""
+        """Returns how many samples of each form an epoch carries over to the next."""
         return {
-            str(b.shape): (epoch + 1) * b.num_samples % (b.batch * self.num_replicas)
+            str(b.form): (epoch + 1) * b.num_samples % (b.batch * self.num_replicas)
             for b in self.buckets
         }
 

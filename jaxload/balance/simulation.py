@@ -32,6 +32,12 @@ from jaxload.balance.scenario import (
     make_mixed,
 )
 from jaxload.balance.schedule import Lockstep
+from jaxload.balance.step_samples import (
+    StepSamples,
+    draw_at_random,
+    draw_weights,
+    from_schedule,
+)
 from jaxload.errors import InputError
 
 POLICIES = ("equal-token", "dual", "knapformer", "lockstep", "mixed")
@@ -47,16 +53,25 @@ class SimulationResult:
     """Cost per step and replica, [steps, replicas], in the unit of the cost model."""
 
     work: float
-    """Cost of the samples, without idle time and without fixed costs."""
+    """Cost of the samples at their own lengths: without padding, idle time and fixed
+    costs."""
 
     samples: int
     tokens: int
+    """Tokens of the samples, without padding."""
+
+    padding: float
+    """Share of all rows that is padding."""
+
     memory: np.ndarray
     """Tokens per device of the largest micro-batch, divided by the token budget;
     [steps, replicas]."""
 
     distinct: float
-    """Mean number of distinct shapes in a step."""
+    """Mean number of distinct forms in a step."""
+
+    distinct_shapes: float
+    """Mean number of distinct latent shapes in a step."""
 
     mixing: float
     """Ratio of `distinct` to its expectation for as many random micro-batches."""
@@ -86,8 +101,14 @@ class SimulationResult:
 
     @property
     def throughput(self) -> float:
-        """Throughput relative to replicas that never idle and have no fixed cost."""
+        """Throughput relative to replicas that never idle, without padding and fixed
+        costs."""
         return self.work / (self.total_seconds * self.seconds.shape[1])
+
+    @property
+    def lost(self) -> float:
+        """Share of the replicas' time lost to padding, idle time and fixed costs."""
+        return 1 - self.throughput
 
 
 def simulate_policy(
@@ -115,23 +136,19 @@ def simulate_policy(
         case "knapformer":
             return _simulate_knapformer(scenario, num_steps, on_step)
     schedule = schedule or make_schedule(policy, scenario)
-    counts = []
-    for step in range(num_steps):
-        counts.append(schedule.step_counts(step))
-        on_step()
+    drawn = from_schedule(
+        schedule,
+        scenario.classes,
+        num_steps=num_steps,
+        seed=scenario.seed,
+        on_step=on_step,
+    )
     carried = sum(schedule.carried(0).values())
-    missing = set(scenario.cover.shapes) - {b.shape for b in schedule.buckets}
+    missing = {c.form for c in scenario.classes} - {b.form for b in schedule.buckets}
     note = ""
     if missing:
-        note = f"leaves out {len(missing)} shapes with fewer samples than replicas"
-    result = _summarize(
-        policy,
-        schedule.buckets,
-        np.stack(counts),
-        schedule.epoch_counts(),
-        scenario,
-        note,
-    )
+        note = f"forms left out, with fewer samples than replicas: {len(missing)}"
+    result = _summarize(policy, drawn, schedule.epoch_counts(), scenario, note)
     return dataclasses.replace(result, carried=carried)
 
 
@@ -150,52 +167,51 @@ def make_schedule(
 def _simulate_random(
     policy: Rule, scenario: Scenario, num_steps: int
 ) -> SimulationResult:
-    catalogue = batches_by_rule(scenario, policy)
-    note = f"p = {catalogue.exponent:.2f}" if catalogue.exponent else ""
-    counts = _draw(catalogue.buckets, scenario, num_steps)
-    weight = _draw_weights(catalogue.buckets)
-    return _summarize(policy, catalogue.buckets, counts, weight, scenario, note)
+    drawn, exponent = _draw(policy, scenario, num_steps)
+    note = f"p = {exponent:.2f}" if exponent else ""
+    return _summarize(policy, drawn, draw_weights(drawn.buckets), scenario, note)
 
 
-def _draw(buckets: Sequence[Bucket], scenario: Scenario, num_steps: int) -> np.ndarray:
-    """Draws random micro-batches, weighted by frequency: [steps, replicas, buckets]."""
-    rng = np.random.default_rng(scenario.seed)
-    weight = _draw_weights(buckets)
-    return rng.multinomial(
-        scenario.accumulate,
-        weight / weight.sum(),
-        size=(num_steps, scenario.num_replicas),
+def _draw(rule: Rule, scenario: Scenario, num_steps: int) -> tuple[StepSamples, float]:
+    """Draws random micro-batches of a rule's sizes; also returns its exponent."""
+    catalogue = batches_by_rule(scenario, rule)
+    drawn = draw_at_random(
+        catalogue.buckets,
+        scenario.classes,
+        num_steps=num_steps,
+        num_replicas=scenario.num_replicas,
+        num_micro_batches=scenario.accumulate,
+        seed=scenario.seed,
     )
-
-
-def _draw_weights(buckets: Sequence[Bucket]) -> np.ndarray:
-    """Returns the number of micro-batches of each bucket in an epoch."""
-    return np.array([b.num_samples / b.batch for b in buckets])
+    return drawn, catalogue.exponent
 
 
 def _simulate_knapformer(
-    scenario: Scenario, num_steps: int, on_step: Callable[..., None]
+    scenario: Scenario, num_steps: int, on_step: Callable[[], None]
 ) -> SimulationResult:
     """Simulates KnapFormer: sequences move between replicas to even out their cost.
 
     Each step has the sequences that the policy `equal-token` draws. Each replica runs
     its share as one batch without padding; moving the sequences costs nothing here.
     """
-    drawn = _simulate_random("equal-token", scenario, num_steps)
-    counts = _draw(drawn.buckets, scenario, num_steps).sum(axis=1)
-    sequences = counts * np.array([b.batch for b in drawn.buckets])
+    drawn, _ = _draw("equal-token", scenario, num_steps)
+    weights = draw_weights(drawn.buckets)
+    same = _summarize("knapformer", drawn, weights, scenario, "")
+    pairs = list(zip(drawn.buckets, drawn.classes, strict=True))
+    cost = np.concatenate(
+        [scenario.cost_model.own(b.program, c.tokens) for b, c in pairs]
+    )
     # The devices of a replica share its sequences evenly.
-    programs = [bucket.program for bucket in drawn.buckets]
-    tokens = np.array([p.tokens / p.layout.num_devices for p in programs])
-    cost = np.array([scenario.cost_model.sample(p) / p.layout.batch for p in programs])
+    tokens = np.concatenate([c.tokens / b.program.layout.num_devices for b, c in pairs])
+    sequences = np.concatenate(drawn.samples, axis=1)
     dealt = []
     for row in sequences.tolist():
         dealt.append(longest_first(cost.tolist(), row, scenario.num_replicas))
         on_step()
     return dataclasses.replace(
-        drawn,  # Same sequences, hence same samples, tokens and mixing.
-        policy="knapformer",
+        same,
         num_compiles=None,
+        padding=0.0,
         seconds=scenario.cost_model.fixed + np.stack(dealt) @ cost,
         memory=np.stack(dealt) @ tokens / _token_budget(scenario),
         note="memory is ignored; packed batches of any length",
@@ -204,35 +220,29 @@ def _simulate_knapformer(
 
 def _summarize(
     policy: str,
-    buckets: tuple[Bucket, ...],
-    counts: np.ndarray,
+    drawn: StepSamples,
     epoch_counts: np.ndarray,
     scenario: Scenario,
     note: str,
 ) -> SimulationResult:
-    """Summarizes steps from their micro-batches, [steps, replicas, buckets]."""
-
-    def of_each(value: Callable[[Bucket], float]) -> np.ndarray:
-        return np.array([value(bucket) for bucket in buckets])
-
-    cost, batch = of_each(lambda b: b.cost), of_each(lambda b: b.batch)
-    tokens = of_each(lambda b: b.batch * b.tokens)
-    held = of_each(lambda b: b.program.tokens_per_device)
-    sample = of_each(
-        lambda b: b.program.samples_per_device * scenario.cost_model.sample(b.program)
-    )
-    total = counts.sum(axis=(0, 1))
-    largest = np.where(counts > 0, held, 0).max(axis=2)
+    """Summarizes the micro-batches of some steps."""
+    buckets, counts = drawn.buckets, drawn.counts
+    rows = counts.sum(axis=(0, 1)) * np.array([b.batch for b in buckets])
+    padded = int(rows @ np.array([b.tokens for b in buckets]))
+    tokens = int(drawn.tokens.sum())
+    held = np.array([b.program.tokens_per_device for b in buckets])
     distinct, mixing = _mixing(buckets, counts, epoch_counts)
     return SimulationResult(
         policy=policy,
         buckets=buckets,
-        seconds=counts @ cost,
-        work=float(total @ sample),
-        samples=int(total @ batch),
-        tokens=int(total @ tokens),
-        memory=largest / _token_budget(scenario),
+        seconds=drawn.seconds(scenario.cost_model),
+        work=drawn.work(scenario.cost_model),
+        samples=int(rows.sum()),
+        tokens=tokens,
+        padding=1 - tokens / padded,
+        memory=np.where(counts > 0, held, 0).max(axis=2) / _token_budget(scenario),
         distinct=distinct,
+        distinct_shapes=drawn.distinct_shapes(),
         mixing=mixing,
         num_compiles=len(buckets),
         note=note,
@@ -249,16 +259,16 @@ def _token_budget(scenario: Scenario) -> int:
 def _mixing(
     buckets: Sequence[Bucket], counts: np.ndarray, epoch_counts: np.ndarray
 ) -> tuple[float, float]:
-    """Returns the mean distinct shapes of a step, and their ratio to a random draw.
+    """Returns the mean distinct forms of a step, and their ratio to a random draw.
 
-    The random draw is from the whole epoch. Steps that have one shape each therefore
-    count as poorly mixed, even if the shape changes from step to step.
+    The random draw is from the whole epoch. Steps that have one form each therefore
+    count as poorly mixed, even if the form changes from step to step.
     """
-    shapes = list(dict.fromkeys(b.shape for b in buckets))
-    of_shape = np.zeros((len(buckets), len(shapes)), np.int64)
+    forms = list(dict.fromkeys(b.form for b in buckets))
+    of_form = np.zeros((len(buckets), len(forms)), np.int64)
     for i, bucket in enumerate(buckets):
-        of_shape[i, shapes.index(bucket.shape)] = 1
-    by_step = counts.sum(axis=1) @ of_shape
+        of_form[i, forms.index(bucket.form)] = 1
+    by_step = counts.sum(axis=1) @ of_form
     distinct = float((by_step > 0).sum(axis=1).mean())
     draws = float(by_step.sum(axis=1).mean())
-    return distinct, distinct / expected_distinct(epoch_counts @ of_shape, draws)
+    return distinct, distinct / expected_distinct(epoch_counts @ of_form, draws)

@@ -1,4 +1,4 @@
-"""Endless streams of a shape's samples, in a new random order in each pass."""
+"""Endless streams of a form's samples, in a new random order in each pass."""
 
 import functools
 

@@ -1,11 +1,11 @@
-"""Supplies: samples to deal, by shape, with their cost."""
+"""Supplies: samples to deal, by form, with their cost."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Supply:
-    """Samples of one shape, with their cost and the limits on batches."""
+    """Samples of one form, with their cost and the limits on batches."""
 
     num_samples: int
     cost: float

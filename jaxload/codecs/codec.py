@@ -47,7 +47,7 @@ class Codec(Protocol):
 
 @runtime_checkable
 class BatchCodec(Codec, Protocol):
-    """Codec that encodes several clips of one size in one call, for example on a GPU.
+    """Codec that encodes several clips of one shape in one call, for example on a GPU.
 
     `jaxload.prepare` runs such a codec in encoder processes, separate from decoding.
     """
@@ -57,7 +57,7 @@ class BatchCodec(Codec, Protocol):
 
         Larger batches use a GPU better and take more of its memory. `encode_batch`
         always gets exactly this number of clips, so that a compiled codec needs only
-        one program per size.
+        one program per size and length.
         """
         ...
 

@@ -34,7 +34,7 @@ from jaxload.data.shard import Shard, check_shard
 from jaxload.data.unique_ids import check_unique_ids
 from jaxload.errors import InputError
 from jaxload.files import replaced
-from jaxload.shapes.geometry import DEFAULT, Geometry
+from jaxload.shapes.geometry import DEFAULT, Geometry, Sizes
 from jaxload.shapes.shape import Shape
 
 _ROW_GROUP = 1 << 16
@@ -119,9 +119,14 @@ class Manifest:
         """Rows that are not masked, ascending."""
         return np.flatnonzero(~mask(self.masked, len(self))).astype(np.int32)
 
+    @property
+    def may_cut(self) -> bool:
+        """True if a clip's first latent frames are the latent of its first frames."""
+        return self.fingerprint.get("is_causal") is True
+
     @functools.cached_property
-    def rows_by_shape(self) -> Mapping[Shape, np.ndarray]:
-        """Rows of each shape that are not masked, ascending."""
+    def shape_codes(self) -> tuple[tuple[Shape, ...], np.ndarray]:
+        """All shapes, ascending, and for each of `used_rows` the index of its shape."""
         table = self._read(SIZES)
         key = np.zeros(table.num_rows, np.int64)
         for name in SIZES:
@@ -131,16 +136,23 @@ class Manifest:
                 raise damaged(path, ValueError(f"a latent without {name}"))
             key = key * _MAX_SIZE + sizes.astype(np.int64)
         key = key[self.used_rows] if self.masked else key
-        # Small codes sort faster than 64-bit keys, which matters for ten million rows.
         encoded = pa.array(key).dictionary_encode()
         keys, codes = encoded.dictionary.to_numpy(), encoded.indices.to_numpy()
-        small = codes.astype(np.uint16) if len(keys) <= 1 << 16 else codes
-        order = np.argsort(small, kind="stable").astype(np.int32)
+        rank = np.argsort(keys)
+        new_code = np.empty(len(keys), np.uint16 if len(keys) <= 1 << 16 else np.int32)
+        new_code[rank] = np.arange(len(keys), dtype=new_code.dtype)
+        shapes = tuple(self._shape(key) for key in keys[rank].tolist())
+        return shapes, new_code[codes]
+
+    @functools.cached_property
+    def rows_by_shape(self) -> Mapping[Shape, np.ndarray]:
+        """Rows of each shape that are not masked, ascending."""
+        shapes, codes = self.shape_codes
+        # Small codes sort faster than 64-bit keys, which matters for ten million rows.
+        order = np.argsort(codes, kind="stable").astype(np.int32)
         order = self.used_rows[order] if self.masked else order
-        ends = np.cumsum(np.bincount(codes, minlength=len(keys)))
-        groups = zip(keys.tolist(), np.split(order, ends[:-1]), strict=True)
-        ordered = sorted(groups, key=_first)
-        return {self._shape(key): rows for key, rows in ordered}
+        ends = np.cumsum(np.bincount(codes, minlength=len(shapes)))
+        return dict(zip(shapes, np.split(order, ends[:-1]), strict=True))
 
     def locate(self, row: int) -> str:
         """Describes the shard and record of a row, for error messages."""
@@ -162,10 +174,6 @@ class Manifest:
     @functools.cached_property
     def _ends(self) -> list[int]:
         return list(itertools.accumulate(shard.num_records for shard in self.shards))
-
-
-def _first(group: tuple[int, np.ndarray]) -> int:
-    return group[0]
 
 
 def entry_table(entries: Sequence[Entry]) -> pa.Table:
@@ -192,6 +200,7 @@ def write_manifest(
     earlier: Sequence[Generation] = (),
     masked: Ranges = (),
     num_updates: int = 1,
+    patch: Sizes = DEFAULT.patch,
 ) -> None:
     """Writes the manifest of a directory that already holds the shards.
 
@@ -203,6 +212,7 @@ def write_manifest(
         earlier: Generations before this one.
         masked: Rows that the newest generation masks and earlier ones do not.
         num_updates: Updates of the media that the newest generation covers.
+        patch: Latent frames, rows and columns per token of the records.
 
     Raises:
         InputError: Two rows that are not masked have the same id.
@@ -214,7 +224,7 @@ def write_manifest(
         num_updates=num_updates,
     )
     generations = extended(earlier, newest)
-    schema = schema_with_metadata(generations, shards)
+    schema = schema_with_metadata(generations, shards, patch)
     with replaced(directory / FILE_NAME) as partial:
         num_rows = 0
         with pq.ParquetWriter(partial, schema) as writer:
@@ -239,7 +249,7 @@ def _grouped(tables: Iterable[pa.Table]) -> Iterable[pa.Table]:
 def read_manifest(
     directory: Path, geometry: Geometry = DEFAULT, *, digest: str | None = None
 ) -> Manifest:
-    """Reads a manifest and checks that the shards match it.
+    """Reads a manifest and checks that the shards match it and the model's patch.
 
     Args:
         directory: Directory of the dataset.
@@ -247,7 +257,7 @@ def read_manifest(
         digest: Digest of the generation to open; if None, or if no generation has this
             digest, opens the newest.
     """
-    generations, shards = read_generations(directory)
+    generations, shards = read_generations(directory, geometry.patch)
     if not generations:
         raise InputError(
             f"dataset {directory}: expected {FILE_NAME} in it, found none; check "

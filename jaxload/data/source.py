@@ -10,10 +10,12 @@ import grain
 import numpy as np
 
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.form import Length
 from jaxload.balance.schedule import MicroBatch, Schedule
 from jaxload.data.batch_memory import make_buffer
+from jaxload.data.form_rows import FormRows, SampleSizes
 from jaxload.data.manifest import Manifest
-from jaxload.data.record import TensorRange, locate
+from jaxload.data.record import BFLOAT16, TensorRange, locate
 from jaxload.errors import InputError
 from jaxload.files import allow_open_files
 
@@ -72,6 +74,8 @@ class MicroBatchSource:
         self.num_at_once = num_at_once
         self._num_text_tokens = num_text_tokens
         self._replicas = list(replicas)
+        forms = dict.fromkeys(bucket.form for bucket in schedule.buckets)
+        self._form_rows = FormRows(manifest, tuple(forms))
         self._records = open_records(manifest)
         self._recent: dict[int, list[tuple[int, MicroBatch]]] = {}
 
@@ -100,8 +104,8 @@ class MicroBatchSource:
             return None
         replica, micro_batch = in_order[position]
         bucket = self._schedule.buckets[micro_batch.bucket]
-        rows = self._manifest.rows_by_shape[bucket.shape][micro_batch.members]
-        arrays = self._collate(bucket, rows)
+        rows, sizes = self._form_rows.take(bucket.form, micro_batch.members)
+        arrays = self._collate(bucket, rows, sizes)
         return HostBatch(step, replica, micro_batch.bucket, arrays)
 
     def _in_order(self, step: int) -> list[tuple[int, MicroBatch]]:
@@ -125,22 +129,28 @@ class MicroBatchSource:
         starts.sort(key=lambda start: start[0])  # Stable: keeps each replica's order.
         return [(replica, micro_batch) for _, replica, micro_batch in starts]
 
-    def _collate(self, bucket: Bucket, rows: np.ndarray) -> Arrays:
+    def _collate(
+        self, bucket: Bucket, rows: np.ndarray, sizes: Sequence[SampleSizes]
+    ) -> Arrays:
         with contextlib.ExitStack() as stack:
             batch = None
             for i, row in enumerate(rows.tolist()):
-                data, latent, text = self._read(row)
+                data, tokens, text = self._read(row)
                 if batch is None:
-                    batch = _Collated(bucket, rows, latent, text, self._num_text_tokens)
+                    widths = tokens.shape[1], text.shape[1]
+                    batch = _Collated(
+                        bucket, rows, sizes, widths, self._num_text_tokens
+                    )
                     stack.callback(batch.close)
-                if not batch.takes(latent, text):
+                if not batch.takes(i, tokens, text):
                     raise InputError(
-                        f"{self._manifest.locate(row)}: expected a latent of "
-                        f"{batch.latent_shape} by the manifest and text of width "
-                        f"{batch.text_width}, got {latent.shape} and "
+                        f"{self._manifest.locate(row)}: expected "
+                        f"{sizes[i].num_stored} tokens by the manifest, of "
+                        f"{batch.token_width} channels, and text of width "
+                        f"{batch.text_width}, got {tokens.shape} and "
                         f"{text.shape[-1]}; prepare the dataset again"
                     )
-                batch.put(i, memoryview(data), latent, text)
+                batch.put(i, memoryview(data), tokens, text)
         assert batch is not None, "a micro-batch has a sample"
         return batch.arrays
 
@@ -162,39 +172,42 @@ class _Collated:
         self,
         bucket: Bucket,
         rows: np.ndarray,
-        latent: TensorRange,
-        text: TensorRange,
+        sizes: Sequence[SampleSizes],
+        widths: tuple[int, int],
         num_text_tokens: int,
     ):
-        """Allocates the arrays; the first record's `latent` and `text` give widths."""
-        shape = bucket.shape
-        self.latent_shape = (shape.frames, shape.height, shape.width, latent.shape[-1])
-        self.text_width = text.shape[-1]
-        self._latents = make_buffer((len(rows), *self.latent_shape))
-        self._texts = make_buffer((len(rows), num_text_tokens, self.text_width))
-        self.arrays = {
-            "latent": self._latents.array,
-            "text": self._texts.array,
-            "id": rows,
-        }
-        self._latent_bytes = self._latents.array.nbytes // len(rows)
-        self._text_bytes = self._texts.array.nbytes // len(rows)
+        """Allocates the arrays; `widths` are those of tokens and of text."""
+        batch = len(rows)
+        self.token_width, self.text_width = widths
+        self._sizes = sizes
+        self._tokens = make_buffer((batch, bucket.tokens, self.token_width))
+        self._texts = make_buffer((batch, num_text_tokens, self.text_width))
+        arrays = {"tokens": self._tokens.array, "text": self._texts.array}
+        if isinstance(bucket.form, Length):
+            arrays["grid"] = np.array([size.grid for size in sizes], np.int32)
+        arrays["id"] = rows
+        self.arrays = arrays
+        self._token_bytes = self.token_width * BFLOAT16.itemsize
+        self._row_bytes = self._tokens.array.nbytes // batch
+        self._text_bytes = self._texts.array.nbytes // batch
 
-    def takes(self, latent: TensorRange, text: TensorRange) -> bool:
-        """Returns whether a record has the shapes of the arrays."""
-        return latent.shape == self.latent_shape and text.shape[1] == self.text_width
+    def takes(self, i: int, tokens: TensorRange, text: TensorRange) -> bool:
+        """Returns whether record i has the tokens of its shape, and equal widths."""
+        expected = (self._sizes[i].num_stored, self.token_width)
+        return tokens.shape == expected and text.shape[1] == self.text_width
 
     def put(
-        self, i: int, data: memoryview, latent: TensorRange, text: TensorRange
+        self, i: int, data: memoryview, tokens: TensorRange, text: TensorRange
     ) -> None:
-        """Copies a record to row i; cuts its text to the length of the array."""
-        self._latents.write(i * self._latent_bytes, data[latent.start : latent.stop])
+        """Copies the tokens that run, and as much of the text as the array holds."""
+        stop = tokens.start + self._sizes[i].num_tokens * self._token_bytes
+        self._tokens.write(i * self._row_bytes, data[tokens.start : stop])
         stop = min(text.stop, text.start + self._text_bytes)
         self._texts.write(i * self._text_bytes, data[text.start : stop])
 
     def close(self) -> None:
         """Releases the resources for writing; the arrays stay valid."""
-        self._latents.close()
+        self._tokens.close()
         self._texts.close()
 
 

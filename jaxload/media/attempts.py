@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from jaxload.errors import InputError
+from jaxload.files import read_json
 from jaxload.media.history import History, num_updates
 from jaxload.media.part_tables import (
     has_failed,
@@ -14,6 +15,9 @@ from jaxload.media.part_tables import (
     read_scans,
     shard_path,
 )
+
+CONVERSION = "conversion.json"
+"""File with the dataset that a directory was converted from."""
 
 
 def must_encode(
@@ -49,6 +53,12 @@ def must_encode(
         found = shard.num_records if shard else 0
         if found == num_records.get(shard_path(out, part).name, 0):
             return False
+    if part < _num_converted(out):
+        raise InputError(
+            f"{shard_path(out, part)}: is missing or damaged, and cannot be made again "
+            "because its dataset was converted; restore it from a copy, or convert "
+            "that dataset again"
+        )
     if not _can_be_repeated(out, history, part):
         raise InputError(
             f"{shard_path(out, part)}: is missing or damaged, and cannot be made "
@@ -56,6 +66,15 @@ def must_encode(
             "or choose another --out"
         )
     return True
+
+
+def _num_converted(out: Path) -> int:
+    """Returns the number of parts that were converted from another dataset."""
+    path = out / CONVERSION
+    if not path.exists():
+        return 0
+    found = read_json(path, remedy="restore it from a copy")
+    return int(found.get("num_parts", 0))
 
 
 def _can_be_repeated(out: Path, history: History, part: int) -> bool:

@@ -9,14 +9,14 @@ from jaxload.data.manifest_metadata import FILE_NAME
 from jaxload.errors import InputError
 from jaxload.files import read_json, written_once
 from jaxload.media.part_tables import parts_directory
-from jaxload.media.preparation import COMPATIBLE_VERSIONS
 
-_FINGERPRINT = "preparation.json"
+FINGERPRINT = "preparation.json"
+"""File with the fingerprint of the preparation that a directory belongs to."""
 
 
 def claim(out: Path, fingerprint: dict[str, Any]) -> None:
     """Claims a directory for a preparation and refuses one that holds another."""
-    path = out / _FINGERPRINT
+    path = out / FINGERPRINT
     if (out / FILE_NAME).exists() and not path.exists():
         raise InputError(
             f"--out {out}: holds a dataset that was not prepared from media; choose "
@@ -39,9 +39,7 @@ def _with_default(fingerprint: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_same(out: Path, fingerprint: dict[str, Any]) -> None:
-    found = read_json(out / _FINGERPRINT, remedy="choose another --out")
-    if found.get("version") in COMPATIBLE_VERSIONS:
-        found["version"] = fingerprint["version"]
+    found = read_json(out / FINGERPRINT, remedy="choose another --out")
     found.pop("media", None)  # Earlier versions recorded and compared the media here.
     # Recorded only if it is not the default; see `Preparation.fingerprint`.
     found, fingerprint = (_with_default(content) for content in (found, fingerprint))

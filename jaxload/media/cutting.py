@@ -6,22 +6,23 @@ once. At a varying frame rate a frame may be used twice, which the counts ignore
 """
 
 import dataclasses
+from collections.abc import Collection
 
 import numpy as np
 
 from jaxload.media.frames import Scan
 from jaxload.media.resample import ticks
 from jaxload.shapes.assignment import assign
-from jaxload.shapes.clips import Clips, tabulate
+from jaxload.shapes.clips import TOO_SHORT_VIDEO, Clips, tabulate
 from jaxload.shapes.config import MAX_FPS, ShapeRules
-from jaxload.shapes.cover import TOO_SHORT, why_left_out
+from jaxload.shapes.cover import why_left_out
 from jaxload.shapes.cuts import cut_videos
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
+from jaxload.shapes.size_cover import Size, stills_of
 
 TOO_SLOW = "frame rate too low"
 BAD_TIMES = "invalid frame rate"
-ONLY_STILLS = "no shape of several frames for a video of its size"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,11 +61,8 @@ class FrameCount:
     uneven: int = 0
     """Frames dropped to round clips down to lengths of the codec, such as 4k+1."""
 
-    beyond_shape: int = 0
-    """Frames dropped because a clip has more frames than its shape."""
-
     left_out: int = 0
-    """Frames of clips without a suitable shape, and of remainders too short to use."""
+    """Frames of clips without a suitable size, and of remainders too short to use."""
 
     kept: int = 0
 
@@ -96,13 +94,14 @@ def num_usable(scan: Scan, rules: ShapeRules) -> int:
 def cut_file(
     name: str,
     scan: Scan,
-    shapes: tuple[Shape, ...],
+    sizes: Collection[Size],
     rules: ShapeRules,
     geometry: Geometry,
 ) -> Cutting:
-    """Cuts a file into clips and assigns each clip to its best shape, if any.
+    """Cuts a file into clips and assigns each clip to its best size, if any.
 
-    Clips of a video go to shapes of several frames only.
+    A clip keeps its frames, rounded down to what the codec takes. A clip of a video has
+    several frames, so that no video becomes a still.
     """
     rate, num_taken = ticks(scan.num_frames, scan.seconds, fps=rules.fps)
     if not num_usable(scan, rules):
@@ -123,26 +122,26 @@ def cut_file(
         )
     # `tabulate` returns two tables: full clips, and the remainder. Each has one row.
     cuts = cut_videos(np.array([num_taken]), rules)
-    sizes = (np.array([scan.height]), np.array([scan.width]))
+    own_size = (np.array([scan.height]), np.array([scan.width]))
+    stills = stills_of(sizes, geometry)
     full, rest = (
-        _Assigned(clips, shapes, rules, is_video=scan.num_frames > 1)
-        for clips in tabulate(cuts, *sizes, np.array([1]), geometry)
+        _Assigned(clips, stills, rules, is_video=scan.num_frames > 1)
+        for clips in tabulate(cuts, *own_size, np.array([1]), geometry)
     )
     kept: list[Clip] = []
     left_out: list[LeftOutClip] = []
-    num_uncut = num_rounded = 0
+    num_uncut = 0
     for clip in cuts.clips(0, name):
         assigned = full if clip.is_full else rest
         if assigned.shape is None:
             size = f"{assigned.num_frames}x{scan.height}x{scan.width}"
-            reason = assigned.why_left_out()
+            reason = assigned.reason
             left_out.append(
                 LeftOutClip(source=name, start=clip.first, reason=reason, detail=size)
             )
         else:
             kept.append(Clip(id=clip.id, first=clip.first, shape=assigned.shape))
             num_uncut += clip.num_frames
-            num_rounded += assigned.num_frames
     num_kept = sum(clip.shape.pixels[0] for clip in kept)
     resampled = scan.num_frames - num_taken
     return Cutting(
@@ -153,8 +152,7 @@ def cut_file(
         frames=FrameCount(
             decoded=resampled + num_taken,
             resampled=resampled,
-            uneven=num_uncut - num_rounded,
-            beyond_shape=num_rounded - num_kept,
+            uneven=num_uncut - num_kept,
             left_out=num_taken - num_uncut,
             kept=num_kept,
         ),
@@ -162,30 +160,31 @@ def cut_file(
 
 
 class _Assigned:
-    """Shape assigned to equal clips, which a table of one row describes."""
+    """Shape assigned to equal clips, which a table of one row describes.
+
+    Attributes:
+        num_frames: Frames of each clip.
+        shape: Latent shape of the clips; None if no size is suitable.
+        reason: Main reason why no size is suitable, or an empty text.
+    """
 
     def __init__(
         self,
         clips: Clips,
-        shapes: tuple[Shape, ...],
+        stills: tuple[Shape, ...],
         rules: ShapeRules,
         *,
         is_video: bool,
     ):
-        self._moving = shapes
-        if is_video:
-            self._moving = tuple(shape for shape in shapes if shape.pixels[0] > 1)
-        self._clips, self._shapes, self._rules = clips, shapes, rules
-        self.shape = self._best(self._moving)
         self.num_frames = int(clips.frames[0])
-
-    def _best(self, shapes: tuple[Shape, ...]) -> Shape | None:
-        (index,), _ = assign(self._clips, shapes, self._rules)
-        return shapes[index] if index >= 0 else None
-
-    def why_left_out(self) -> str:
-        """Returns the main reason why no shape is suitable for the clip."""
-        (reason,) = why_left_out(self._clips, self._moving, self._rules)
-        if reason != TOO_SHORT and self._best(self._shapes) is not None:
-            return ONLY_STILLS
-        return reason
+        self.shape: Shape | None = None
+        self.reason = ""
+        (index,), _ = assign(clips, stills, rules, own_frames=True)
+        if index < 0:
+            (self.reason,) = why_left_out(clips, stills, rules)
+        elif is_video and self.num_frames == 1:
+            self.reason = TOO_SHORT_VIDEO
+        else:
+            _, height, width = stills[index].pixels
+            pixels = (self.num_frames, height, width)
+            self.shape = Shape.of_pixels(pixels, clips.geometry)

@@ -20,7 +20,7 @@ from jaxload.media.part_writer import FileInWork, PartWriter, PoisonFileError
 from jaxload.media.parts import file_problem, marked, unchanged
 from jaxload.media.preparation import Preparation
 from jaxload.media.problem import Problem
-from jaxload.shapes.shape import Shape
+from jaxload.shapes.size_cover import Size
 
 _MAX_WAITING = MAX_UNWRITTEN // 2  # The other half is for earlier parts.
 
@@ -32,7 +32,7 @@ class EncodePart:
     preparation: Preparation
     index: int
     files: tuple[MediaFile, ...]
-    shapes: tuple[Shape, ...]
+    sizes: tuple[Size, ...]
     poison: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Files to skip because they kill their process: the reason, by name."""
 
@@ -101,7 +101,7 @@ class EncodePart:
             writer.skip(Problem(name=file.name, reason=reason))
         else:
             rules, geometry = self.preparation.rules, self.preparation.geometry
-            cutting = cut_file(file.name, found, self.shapes, rules, geometry)
+            cutting = cut_file(file.name, found, self.sizes, rules, geometry)
             work = FileInWork(file=file, cutting=cutting)
             problem = None
             try:

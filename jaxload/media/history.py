@@ -10,8 +10,10 @@ newer version of a file belongs to a newer part, and the rows of the older versi
 masked.
 """
 
+import bisect
 import dataclasses
 import enum
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from jaxload.errors import InputError
-from jaxload.files import written_once
+from jaxload.files import replaced, written_once
 from jaxload.media.listing import MediaFile
 from jaxload.media.parts import MIN_PARTS, MIN_PARTS_OF_UPDATE, cut_into_parts
 
@@ -92,6 +94,14 @@ class History:
     def num_parts(self, num_updates: int) -> int:
         """Returns the number of parts after the first `num_updates` updates."""
         return self._num_parts[num_updates]
+
+    def parts_of(self, update: int) -> range:
+        """Returns the parts that an update encodes."""
+        return range(self._num_parts[update], self._num_parts[update + 1])
+
+    def update_of(self, part: int) -> int:
+        """Returns the update that encodes a part."""
+        return bisect.bisect_right(self._num_parts, part) - 1
 
     def differs_from(self, num_updates: int) -> bool:
         """Returns whether the media differ from those after `num_updates` updates."""
@@ -184,6 +194,13 @@ def read_history(out: Path) -> History:
             f"--out {out}: the lists of its media files contradict each other at "
             f"{error}; restore files*.parquet, or choose another --out"
         ) from error
+
+
+def copy_updates(source: Path, out: Path, count: int) -> None:
+    """Copies the first `count` updates to another dataset."""
+    for index in range(count):
+        with replaced(_path(out, index)) as partial:
+            shutil.copyfile(_path(source, index), partial)
 
 
 def write_update(out: Path, index: int, update: Sequence[FileChange]) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import shutil
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -110,6 +111,12 @@ def read_scans(out: Path, index: int) -> tuple[dict[str, Scan], list[Problem]]:
     return scans, [Problem(**problem) for problem in _metadata(table)["problems"]]
 
 
+def copy_scans(source: Path, out: Path, index: int) -> None:
+    """Copies the scans of a part to another dataset."""
+    with replaced(_table_path(out, "scan", index)) as partial:
+        shutil.copyfile(_table_path(source, "scan", index), partial)
+
+
 def read_digests(out: Path, index: int) -> dict[str, str]:
     """Reads the digests of the contents that a part scanned, by file name.
 
@@ -162,15 +169,15 @@ def read_encoded(out: Path, index: int) -> EncodedPart:
     table = _read(_table_path(out, "part", index))
     metadata = _metadata(table)
     return EncodedPart(
-        entries=_with_starts(table.replace_schema_metadata(None)),
+        entries=with_starts(table.replace_schema_metadata(None)),
         shard=Shard(**metadata["shard"]) if metadata["shard"] else None,
         problems=[Problem(**problem) for problem in metadata["problems"]],
         left_out=[_left_out_clip(clip) for clip in metadata["left_out"]],
-        frames=FrameCount(**metadata["frames"]),
+        frames=_frame_count(metadata["frames"]),
     )
 
 
-def _with_starts(entries: pa.Table) -> pa.Table:
+def with_starts(entries: pa.Table) -> pa.Table:
     """Adds the column `start`, which earlier versions left to the id."""
     if "start" in entries.schema.names:
         return entries
@@ -190,6 +197,13 @@ def _left_out_clip(fields: Mapping[str, Any]) -> LeftOutClip:
     return LeftOutClip(
         source=source, start=start, reason=fields["reason"], detail=fields["detail"]
     )
+
+
+def _frame_count(fields: Mapping[str, int]) -> FrameCount:
+    # Earlier versions cut clips to the frames of a shape, too.
+    known = {name: n for name, n in fields.items() if name != "beyond_shape"}
+    known["uneven"] += fields.get("beyond_shape", 0)
+    return FrameCount(**known)
 
 
 def has_table(out: Path, index: int) -> bool:

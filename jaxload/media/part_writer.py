@@ -6,17 +6,15 @@ Clips may be encoded in any order; each record waits for the records before it.
 import contextlib
 import dataclasses
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
-from array_record.python.array_record_module import ArrayRecordWriter
 
 from jaxload.data.manifest import Entry, entry_table
 from jaxload.data.record import Record, encode_record
 from jaxload.data.shard import describe_shard
-from jaxload.errors import InputError
 from jaxload.files import replaced
 from jaxload.media.batch_encoder import Failure, Result
 from jaxload.media.cutting import Clip, Cutting, FrameCount, LeftOutClip
@@ -24,10 +22,8 @@ from jaxload.media.encode_step import EncodeStep, Ticket
 from jaxload.media.listing import MediaFile
 from jaxload.media.part_tables import FAILED, EncodedPart, shard_path, write_encoded
 from jaxload.media.problem import Problem
-
-# One record per group, so that a reader reads only the requested record. Compression
-# would save little, as latents hardly compress, and slow down every read.
-_WRITER_OPTIONS = "group_size:1,uncompressed"
+from jaxload.media.shard_writer import ShardWriter
+from jaxload.shapes.token_order import to_tokens
 
 
 class PoisonFileError(Exception):
@@ -119,7 +115,7 @@ class PartWriter:
 
     def __enter__(self) -> "PartWriter":
         partial = self._stack.enter_context(replaced(self._path))
-        self._shard = _ShardWriter(partial)
+        self._shard = ShardWriter(partial)
         return self
 
     def __exit__(
@@ -197,7 +193,8 @@ class PartWriter:
             return
         assert isinstance(text, np.ndarray)
         assert isinstance(latent, np.ndarray)
-        self._shard.write(encode_record(Record(latent=latent, text=text)))
+        tokens = to_tokens(latent, shape.geometry.patch)
+        self._shard.write(encode_record(Record(tokens=tokens, text=text)))
         work.num_kept += shape.pixels[0]
         self._entries.append(
             Entry(
@@ -233,30 +230,3 @@ def _is_ready(item: _ClipInWork | _End) -> bool:
     if isinstance(item, _ClipInWork):
         tickets.append(item.latent)
     return all(ticket is None or ticket.result is not None for ticket in tickets)
-
-
-class _ShardWriter:
-    """Writes records to a file; raises InputError if the disk is full."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        with self._input_errors():
-            self._writer = ArrayRecordWriter(str(path), _WRITER_OPTIONS)
-
-    def write(self, record: bytes) -> None:
-        with self._input_errors():
-            self._writer.write(record)
-
-    def close(self) -> None:
-        with self._input_errors():
-            self._writer.close()
-
-    @contextlib.contextmanager
-    def _input_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:  # The only type that ArrayRecord raises.
-            raise InputError(
-                f"{self._path.parent}: a shard cannot be written ({error}); free "
-                "disk space and run the same command again; finished parts are kept"
-            ) from error

@@ -20,10 +20,11 @@ from jaxload.media.merged_parts import (
     scan_problems,
     write_scan_table,
 )
-from jaxload.media.preparation import Preparation
+from jaxload.media.preparation import Preparation, in_words
 from jaxload.media.problem import Problem, without_moot
 from jaxload.media.review import Review, counts
 from jaxload.shapes.shape import Shape
+from jaxload.shapes.size_cover import Size
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def finish(
     preparation: Preparation,
     listing: Listing,
     history: History,
-    shapes: tuple[Shape, ...],
+    sizes: tuple[Size, ...],
     review: Review,
 ) -> Prepared:
     """Merges the parts and writes the manifest, which completes the dataset.
@@ -70,7 +71,7 @@ def finish(
     A manifest that covers the same media and shards is left as it is.
     """
     out = preparation.out
-    generations, shards_before = read_generations(out)
+    generations, shards_before = read_generations(out, preparation.geometry.patch)
     _check_newest(out, history)  # Otherwise, the manifest may cover more than history.
     covered = num_covered(generations)
     first_new = history.num_parts(covered)
@@ -110,12 +111,13 @@ def finish(
         merged.shards,
         {
             **fingerprint,
-            "shapes": ", ".join(map(str, shapes)),
+            "sizes": in_words(sizes),
             "media": f"{len(listing.files)} files, {listing.digest()}",
         },
         earlier=generations,
         masked=ranges_of(newly_masked),
         num_updates=len(history.updates),
+        patch=preparation.geometry.patch,
     )
     return prepared
 

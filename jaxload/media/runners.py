@@ -16,6 +16,7 @@ from jaxload.media.recovery import Part, Recovery
 from jaxload.media.remote_step import Offload, RemoteStep
 from jaxload.media.shared_memory import SharedMemory
 from jaxload.media.workers import run_here, run_in_processes
+from jaxload.shapes.size_cover import shapes_of
 
 
 @runtime_checkable
@@ -51,7 +52,8 @@ def check_processes(
     """
     encoder = preparation.encoder()
     encoder.size(None)
-    for shape in preparation.shapes or ():
+    sizes, rules = preparation.sizes or (), preparation.rules
+    for shape in shapes_of(sizes, rules, preparation.geometry):
         encoder.size(shape)
     offload = Offload.of(encoder)
     if offload and num_workers:
@@ -105,10 +107,11 @@ def run_in_local_processes(
     offload = Offload.of(encoder)
     if not offload:
         return run(make_step=functools.partial(_worker_step, first.preparation))
+    sizes = {s for part in parts if isinstance(part, EncodePart) for s in part.sizes}
     encoders = Encoders(
         encoder,
         offload,
-        first.shapes,
+        shapes_of(sizes, first.preparation.rules, first.preparation.geometry),
         num_encoders=num_encoders,
         num_workers=num_workers,
         console=console,

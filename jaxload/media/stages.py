@@ -1,4 +1,4 @@
-"""Prepares a dataset: scans files, chooses shapes, encodes clips, writes a manifest.
+"""Prepares a dataset: scans files, chooses sizes, encodes clips, writes a manifest.
 
 Each stage writes its result to disk and is skipped if the result exists, so that a
 killed run resumes where it stopped, and several machines can share one preparation.
@@ -27,7 +27,7 @@ from jaxload.media.recovery import Part
 from jaxload.media.review import Review, counts
 from jaxload.media.runners import Run
 from jaxload.media.scan_part import ScanPart
-from jaxload.media.shape_choice import settle_shapes
+from jaxload.media.size_choice import settle_sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,6 +60,8 @@ def prepare(
     writes the manifest.
     """
     out = preparation.out
+    # Before the claim, because its message states how to convert an older dataset.
+    generations, shards = read_generations(out, preparation.geometry.patch)
     claim(out, preparation.fingerprint())
     if not listing.files:
         report = review.write_report(listing.problems, (), {})
@@ -68,7 +70,6 @@ def prepare(
             f"{preparation.media}: none of its {listing.num_found:,} files can be used "
             f"({reasons}); fix the files that {report} lists"
         )
-    generations, shards = read_generations(out)
     covered = num_covered(generations)
     check_covered(out, covered)
     num_records = {shard.name: shard.num_records for shard in shards}
@@ -95,13 +96,18 @@ def prepare(
         review.check(listing, problems, changes=history.changes_since(covered))
         if first_new < len(parts):
             write_scan_table(out, history)
-    elif preparation.shapes is None:
-        return None  # Choosing shapes needs the scans of all files.
-    shapes = settle_shapes(preparation, history)
+    elif preparation.sizes is None:
+        return None  # Choosing sizes needs the scans of all files.
+    sizes = settle_sizes(preparation, history)
 
     # --- Records ---
     encodes = [
-        EncodePart(preparation=preparation, index=i, files=files[i], shapes=shapes)
+        EncodePart(
+            preparation=preparation,
+            index=i,
+            files=files[i],
+            sizes=sizes[history.update_of(i)],
+        )
         for i in mine
         if must_encode(
             out, history, i, is_covered=i < first_new, num_records=num_records
@@ -112,7 +118,7 @@ def prepare(
     # Checked at the end, because other machines encode parts at the same time.
     if not all(is_encoded(out, i) for i in parts):
         return None
-    return finish(preparation, listing, history, shapes, review)
+    return finish(preparation, listing, history, sizes[-1], review)
 
 
 def _run(

@@ -1,6 +1,7 @@
 """Operations; each is one function that chooses among its implementations."""
 
 from jaxload.ops.attention import attention as attention
+from jaxload.ops.attention import skips_padding_on_gpus as skips_padding_on_gpus
 from jaxload.ops.gate import gate_tokens as gate_tokens
 from jaxload.ops.gated_residual_layer_norm_modulate import (
     gated_residual_layer_norm_modulate as gated_residual_layer_norm_modulate,

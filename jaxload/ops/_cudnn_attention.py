@@ -18,11 +18,10 @@ _MAX_HEAD_WIDTH = 128  # 256 needs Hopper; the choice must not depend on the GPU
 _HEAD_WIDTH_MULTIPLE = 8
 
 
-def supports(q_BSNK: Array) -> bool:
+def supports(dtype: str, head_width: int) -> bool:
     """Returns True if cuDNN has kernels for this dtype and head width."""
-    head_width = q_BSNK.shape[-1]
     return (
-        q_BSNK.dtype in _DTYPES
+        dtype in _DTYPES
         and head_width <= _MAX_HEAD_WIDTH
         and head_width % _HEAD_WIDTH_MULTIPLE == 0
     )

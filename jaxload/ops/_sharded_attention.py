@@ -50,7 +50,8 @@ class _Pass:
 
     def _run(self, *operands: jax.Array) -> tuple[jax.Array, ...]:
         """Runs cuDNN's kernel, or the blocked form where cuDNN has none."""
-        if not _cudnn_attention.supports(operands[0]):
+        q = operands[0]
+        if not _cudnn_attention.supports(str(q.dtype), q.shape[-1]):
             return self.blocked(*operands)
         return jax.lax.platform_dependent(
             *operands, default=self.blocked, cuda=self.cudnn

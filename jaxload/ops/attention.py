@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float, Int
 
-from jaxload.ops import _sharded_attention
+from jaxload.ops import _cudnn_attention, _sharded_attention
 from jaxload.ops._arguments import vary_alike
 
 _DTYPES = ("float32", "bfloat16", "float16")
@@ -30,19 +30,24 @@ def attention_reference(
     key_lengths: Int[Array, " b"] | None = None,
 ) -> Float[Array, "b s n k"]:
     """Defines `attention` in plain JAX, materializing the scores of all pairs."""
-    if key_lengths is not None:
-        key_lengths, k_BTNK, v_BTNK = _without_padding(key_lengths, k_BTNK, v_BTNK)
+    lengths = () if key_lengths is None else (key_lengths,)
+    k_BTNK, v_BTNK = (_without_padding(x, lengths) for x in (k_BTNK, v_BTNK))
     q32_BSNK, k32_BTNK, v32_BTNK = (
         x.astype(jnp.float32) for x in (q_BSNK, k_BTNK, v_BTNK)
     )
     scores_BNST = jnp.einsum("bsnk,btnk->bnst", q32_BSNK, k32_BTNK)
     scores_BNST /= math.sqrt(q_BSNK.shape[-1])
-    if key_lengths is not None:
-        valid_BT = _is_key(key_lengths, k_BTNK)
+    for lengths_B in _at_least_one(lengths, k_BTNK.shape[1]):
+        valid_BT = _is_key(lengths_B, k_BTNK)
         scores_BNST = jnp.where(valid_BT[:, None, None], scores_BNST, -jnp.inf)
     weights_BNST = jax.nn.softmax(scores_BNST, axis=-1)
     out_BSNK = jnp.einsum("bnst,btnk->bsnk", weights_BNST, v32_BTNK)
     return out_BSNK.astype(q_BSNK.dtype)
+
+
+def skips_padding_on_gpus(dtype: str, head_width: int) -> bool:
+    """Returns whether attention on GPUs takes no time for keys beyond the lengths."""
+    return _cudnn_attention.supports(dtype, head_width)
 
 
 def attention(
@@ -76,10 +81,7 @@ def attention(
         ValueError: A shape or a dtype is not as above.
     """
     _check_arguments(q_BSNK, k_BTNK, v_BTNK, key_lengths)
-    lengths = []
-    if key_lengths is not None:
-        lengths_B, k_BTNK, v_BTNK = _without_padding(key_lengths, k_BTNK, v_BTNK)
-        lengths = [lengths_B]
+    lengths = [] if key_lengths is None else [key_lengths.astype(jnp.int32)]
     q_BSNK, k_BTNK, v_BTNK, *lengths = vary_alike(q_BSNK, k_BTNK, v_BTNK, *lengths)
     return _attention(q_BSNK, k_BTNK, v_BTNK, tuple(lengths), name)
 
@@ -126,24 +128,30 @@ def _check_arguments(
         )
 
 
-def _without_padding(
-    lengths_B: Array, k_BTNK: Array, v_BTNK: Array
-) -> tuple[Array, Array, Array]:
-    """Zeros keys and values beyond the lengths, and raises lengths to at least 1.
+def _without_padding(x_BTNK: Array, lengths: tuple[Array, ...]) -> Array:
+    """Zeros what is beyond the lengths, if there are any.
 
-    Padding, even NaN, then cannot reach any implementation, and a sample of length 0
-    attends to one key whose value is zero.
+    Padding, even NaN, then cannot reach any implementation, nor can what cuDNN leaves
+    in gradients beyond the lengths reach those of the weights. Masked inside of the
+    custom_vjp, because JAX would otherwise keep a mask of the shape of x for the
+    backward pass.
     """
-    mask_BT11 = _is_key(lengths_B, k_BTNK)[:, :, None, None]
-    k_BTNK, v_BTNK = (
-        jnp.where(mask_BT11, x, jnp.zeros((), x.dtype)) for x in (k_BTNK, v_BTNK)
-    )
-    lengths_B = jnp.clip(lengths_B, 1, k_BTNK.shape[1])
-    return lengths_B.astype(jnp.int32), k_BTNK, v_BTNK
+    if not lengths:
+        return x_BTNK
+    (lengths_B,) = lengths
+    mask_BT11 = _is_key(lengths_B, x_BTNK)[:, :, None, None]
+    # A constant would be computed before a loop over blocks, in the shape of x.
+    zero_B111 = (0 * lengths_B).astype(x_BTNK.dtype)[:, None, None, None]
+    return jnp.where(mask_BT11, x_BTNK, zero_B111)
 
 
-def _is_key(lengths_B: Array, k_BTNK: Array) -> Array:
-    return jnp.arange(k_BTNK.shape[1])[None] < lengths_B[:, None]
+def _is_key(lengths_B: Array, x_BTNK: Array) -> Array:
+    return jnp.arange(x_BTNK.shape[1])[None] < lengths_B[:, None]
+
+
+def _at_least_one(lengths: tuple[Array, ...], num_keys: int) -> tuple[Array, ...]:
+    """Raises lengths of 0 to 1: such a sample attends to one key of value zero."""
+    return tuple(jnp.clip(lengths_B, 1, num_keys) for lengths_B in lengths)
 
 
 # The platform is chosen inside of the custom_vjp, not around it, so that all platforms
@@ -160,7 +168,9 @@ def _attention(
 def _fwd(
     q_BSNK: Array, k_BTNK: Array, v_BTNK: Array, lengths: tuple[Array, ...], name: str
 ) -> tuple[Array, _Residuals]:
-    results = _sharded_attention.forward(q_BSNK, k_BTNK, v_BTNK, *lengths)
+    k_BTNK, v_BTNK = (_without_padding(x, lengths) for x in (k_BTNK, v_BTNK))
+    num_keys = _at_least_one(lengths, k_BTNK.shape[1])
+    results = _sharded_attention.forward(q_BSNK, k_BTNK, v_BTNK, *num_keys)
     out_BSNK, lse_BNS = checkpoint_name(results, name)
     return out_BSNK, (q_BSNK, k_BTNK, v_BTNK, lengths, out_BSNK, lse_BNS)
 
@@ -170,9 +180,11 @@ def _bwd(
 ) -> tuple[Array, Array, Array, tuple[None, ...]]:
     del name
     q_BSNK, k_BTNK, v_BTNK, lengths, out_BSNK, lse_BNS = residuals
+    num_keys = _at_least_one(lengths, k_BTNK.shape[1])
     dq_BSNK, dk_BTNK, dv_BTNK = _sharded_attention.backward(
-        q_BSNK, k_BTNK, v_BTNK, out_BSNK, lse_BNS, dout_BSNK, *lengths
+        q_BSNK, k_BTNK, v_BTNK, out_BSNK, lse_BNS, dout_BSNK, *num_keys
     )
+    dk_BTNK, dv_BTNK = (_without_padding(x, lengths) for x in (dk_BTNK, dv_BTNK))
     return dq_BSNK, dk_BTNK, dv_BTNK, (None,) * len(lengths)
 
 

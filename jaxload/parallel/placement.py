@@ -25,6 +25,9 @@ from jaxload.parallel.mesh import (
 )
 from jaxload.parallel.sharding_rules import param_shardings
 
+GPU_PLATFORMS = ("cuda", "gpu")
+"""Names of the platform of GPUs; devices to compile for have the first one."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:
@@ -105,6 +108,11 @@ class Placement:
     def devices_per_group(self) -> int:
         """Number of devices that hold one copy of the model."""
         return self.mesh.size // self.mesh.shape[REPLICA_AXIS]
+
+    @property
+    def is_gpu(self) -> bool:
+        """True if the devices are GPUs."""
+        return self.mesh.devices.flat[0].platform in GPU_PLATFORMS
 
     @property
     def device_kind(self) -> str:

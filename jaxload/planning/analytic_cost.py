@@ -7,12 +7,15 @@ from jaxload.balance.program import REMATS, Remat
 from jaxload.models import ModelConfig, family_of
 
 
-def analytic_cost(model: ModelConfig, *, num_devices: int = 1) -> CostModel:
+def analytic_cost(
+    model: ModelConfig, *, num_devices: int = 1, skips_padding: bool = False
+) -> CostModel:
     """Returns the FLOPs of training a model, computed from its config.
 
     Args:
         model: Config of the model and its adapters; every remat policy is priced.
         num_devices: Devices that share each sample (the mesh's tensor axis).
+        skips_padding: Whether attention takes no time for keys that are padding.
     """
     adapters = Adapters(model.lora_rank, model.lora_targets)
     architecture = architecture_of(model)
@@ -27,6 +30,7 @@ def analytic_cost(model: ModelConfig, *, num_devices: int = 1) -> CostModel:
         laws=laws,
         unit="FLOP",
         source=f"analytic: matmuls, forward and backward{trained}",
+        skips_padding=skips_padding,
     )
 
 

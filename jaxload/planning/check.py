@@ -5,6 +5,7 @@ import math
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.program import Layout
+from jaxload.data.form_rows import FormRows
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import ModelConfig
@@ -70,13 +71,14 @@ def check_dataset(plan: Plan, manifest: Manifest) -> None:
             f"({plan.dataset}, this one is {manifest.digest()}); restore that "
             "dataset, or train in another --workdir"
         )
-    rows = manifest.rows_by_shape
+    forms = tuple(dict.fromkeys(bucket.form for bucket in plan.buckets))
+    rows = FormRows(manifest, forms)
     for bucket in plan.buckets:
-        found = len(rows.get(bucket.shape, ()))
+        found = rows.num_rows(bucket.form)
         if found != bucket.num_samples:
             raise InputError(
                 f"dataset {manifest.directory}: the plan of the run has "
-                f"{bucket.num_samples} samples of {bucket.shape}, this dataset has "
+                f"{bucket.num_samples} samples of {bucket.form}, this dataset has "
                 f"{found}; restore both, or train in another --workdir"
             )
 
@@ -110,7 +112,7 @@ def _laid_out(bucket: Bucket, plan: Plan, layout: Layout) -> Bucket:
     return dataclasses.replace(
         bucket,
         program=program,
-        cost=plan.cost_model(program),
+        cost=plan.cost_model(program, bucket.lengths.mean),
         num_bytes=0,
         over_budget=False,
     )

@@ -15,7 +15,7 @@ from jaxload.data.workload import Rows, read_rows
 from jaxload.errors import InputError
 from jaxload.planning.survey import columns_of
 from jaxload.shapes.assignment import assign
-from jaxload.shapes.clips import tabulate, usable_frames
+from jaxload.shapes.clips import tabulate, usable_frames, without_stills
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cuts import cut_videos
 from jaxload.shapes.geometry import Geometry
@@ -94,9 +94,12 @@ def _runs(
         np.where(frames > 0, size, 1).astype(np.int64)
         for size in (columns.height, columns.width)
     )
-    full, rest = (
-        assign(clips, shapes, rules)[0]
+    kept = [
+        without_stills(clips, columns.num_frames > 1)[0]
         for clips in tabulate(cuts, height, width, columns.count, geometry)
+    ]
+    full, rest = (
+        np.where(clips.count > 0, assign(clips, shapes, rules)[0], -1) for clips in kept
     )
     row = rows.first + np.arange(len(rows))
     # Two runs for each row, in order: its full clips, then the remainder.

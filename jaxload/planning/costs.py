@@ -3,8 +3,8 @@
 import dataclasses
 from pathlib import Path
 
+from jaxload.balance.calibration import Calibration
 from jaxload.balance.cost import CostLaw, CostModel
-from jaxload.balance.regression import Calibration
 from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.errors import InputError
@@ -16,7 +16,12 @@ from jaxload.training.lowering import Lowering
 
 
 def make_cost_model(
-    config: Config, console: Console, lowering: Lowering | None, *, budget: int
+    config: Config,
+    console: Console,
+    lowering: Lowering | None,
+    *,
+    budget: int,
+    skips_padding: bool,
 ) -> CostModel:
     """Returns the cost model that `balance.costs` names.
 
@@ -26,8 +31,11 @@ def make_cost_model(
         lowering: Programs for the devices of this machine; None if the plan is for
             other devices, which cannot be timed here.
         budget: Bytes of each device that a measurement may use; 0: not known.
+        skips_padding: Whether attention on the devices takes no time for padding.
     """
-    analytic = analytic_cost(config.model, num_devices=config.mesh.tensor)
+    analytic = analytic_cost(
+        config.model, num_devices=config.mesh.tensor, skips_padding=skips_padding
+    )
     match config.balance.costs:
         case "analytic":
             return analytic
@@ -79,6 +87,7 @@ def measured_cost(calibration: Calibration, analytic: CostModel) -> CostModel:
         laws={remat: law(other) for remat, other in analytic.laws.items()},
         unit="s",
         source=calibration.source,
+        skips_padding=calibration.skips_padding,
     )
 
 

@@ -168,7 +168,7 @@ def resident_bytes(lowering: Lowering, request: Request) -> int:
 def _attention_workspace(lowering: Lowering, program: Program) -> int:
     """Returns the bytes of cuDNN's float32 gradient sums in the backward pass."""
     mesh = lowering.placement.mesh
-    if mesh.devices.flat[0].platform not in ("cuda", "gpu"):
+    if not lowering.placement.is_gpu:
         return 0
     model = lowering.trainer.model
     text = program.samples_per_device * model.num_joint_text_tokens

@@ -2,19 +2,19 @@
 
 import dataclasses
 import math
+import sys
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostModel
-from jaxload.balance.form import Grid
-from jaxload.balance.memory import Limit, MemoryLaw, probe_shapes, regress_memory
+from jaxload.balance.form import Form, Length
+from jaxload.balance.memory import Limit, MemoryLaw, probe_forms, regress_memory
 from jaxload.balance.program import REMATS, Layout, Program, Remat
 from jaxload.console import Console, phase
 from jaxload.errors import InputError
 from jaxload.planning.footprint import OTHERS, Compiler, Request, add_queue
-from jaxload.shapes.shape import Shape
 
 _PROBED_UNITS = (1, 2)
 
@@ -28,12 +28,16 @@ class Memory(Protocol):
         """Source of the budget and of the bytes, as text for the plan."""
         ...
 
-    def prepare(self, shapes: Sequence[Shape]) -> None:
-        """Prepares `limit` for some shapes; has to be called before `limit`."""
+    def prepare(self, forms: Sequence[Form]) -> None:
+        """Prepares `limit` for some forms; has to be called before `limit`."""
         ...
 
-    def limit(self, shape: Shape) -> Limit:
-        """Returns the largest program within the budget for samples of a shape."""
+    def longest_row(self) -> int:
+        """Returns the most tokens of a row within the budget; `prepare` comes first."""
+        ...
+
+    def limit(self, form: Form) -> Limit:
+        """Returns the largest program within the budget for samples of a form."""
         ...
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...] | None:
@@ -58,18 +62,26 @@ class TokenMemory:
         """Source of the budget, as text for the plan."""
         return f"{self.max_tokens:,} tokens in a micro-batch (balance.max_tokens)"
 
-    def prepare(self, shapes: Sequence[Shape]) -> None:
+    def prepare(self, forms: Sequence[Form]) -> None:
         """Does nothing."""
 
-    def limit(self, shape: Shape) -> Limit:
+    def longest_row(self) -> int:
+        """Returns the most tokens of a row in the smallest batch."""
+        samples = self._unit // self.layout.batch
+        return self.max_tokens // samples * self.layout.devices_per_sample
+
+    def limit(self, form: Form) -> Limit:
         """Returns the largest program within `max_tokens` tokens per device."""
-        unit = self.layout.smallest_batch(self.multiple)
         smallest = Program(
-            form=Grid.of(shape), batch=unit, layout=self.layout, remat=self.remat
+            form=form, batch=self._unit, layout=self.layout, remat=self.remat
         )
         units = self.max_tokens // smallest.tokens_per_device
-        program = smallest.resized(max(1, units) * unit)
-        return Limit(program=program, within_budget=units > 0, unit=unit)
+        program = smallest.resized(max(1, units) * self._unit)
+        return Limit(program=program, within_budget=units > 0, unit=self._unit)
+
+    @property
+    def _unit(self) -> int:
+        return self.layout.smallest_batch(self.multiple)
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
         """Returns the buckets unchanged."""
@@ -100,7 +112,7 @@ class CompiledMemory:
             budget: Bytes of each device.
             origin: Source of the budget, as text for messages.
             layout: Division of a micro-batch among the devices of a group.
-            remats: Remat policies to try, the fastest first; a shape gets the one with
+            remats: Remat policies to try, the fastest first; a form gets the one with
                 the least cost per sample among those within the budget.
             console: Shows progress.
         """
@@ -114,9 +126,10 @@ class CompiledMemory:
         self._console = console
         self._unit = layout.smallest_batch(config.batch_multiple)
         self._laws: dict[Remat, MemoryLaw] = {}
-        self._remat_of: dict[Shape, Remat] = {}
+        self._remat_of: dict[Form, Remat] = {}
         self._found: dict[Request, int] = {}
-        self._most: dict[Shape, int] = {}
+        self._most: dict[tuple[Remat, Form], int] = {}
+        self._longest = sys.maxsize
 
     @property
     def source(self) -> str:
@@ -134,42 +147,53 @@ class CompiledMemory:
         """Bytes of the programs that are not micro-steps."""
         return {name: self._found[name] for name in OTHERS}
 
-    def prepare(self, shapes: Sequence[Shape]) -> None:
-        """Chooses a remat policy for each shape; compiles only those that may win."""
+    def prepare(self, forms: Sequence[Form]) -> None:
+        """Chooses a remat policy for each form; compiles only those that may win."""
         self._check_others()
+        for form in forms:
+            self._remat_of.pop(form, None)
         for remat in self._remats:
-            candidates = [shape for shape in shapes if self._may_choose(remat, shape)]
-            if candidates:
+            candidates = [form for form in forms if self._may_choose(remat, form)]
+            if candidates and remat not in self._laws:
                 self._regress(remat, candidates)
-            for shape in candidates:
-                possible = self._max_units(remat, shape) > 0
-                if possible and self._cost(remat, shape) < self._chosen_cost(shape):
-                    self._remat_of[shape] = remat
-        # A shape that is too large for every policy gets the one that takes the least
-        # memory, and the plan marks the shape as over budget.
-        missing = [shape for shape in shapes if shape not in self._remat_of]
+            for form in candidates:
+                possible = self._max_units(remat, form) > 0
+                if possible and self._cost(remat, form) < self._chosen_cost(form):
+                    self._remat_of[form] = remat
+        # A form that is too large for every policy gets the one that takes the least
+        # memory, and the plan marks the form as over budget.
+        missing = [form for form in forms if form not in self._remat_of]
         self._remat_of |= dict.fromkeys(missing, self._remats[-1])
 
-    def _may_choose(self, remat: Remat, shape: Shape) -> bool:
+    def longest_row(self) -> int:
+        """Returns the most tokens of a row in the smallest batch."""
+        samples = self._unit // self._layout.batch
+        laws = self._laws.values()
+        tokens = max((law.max_tokens(samples, self._budget) for law in laws), default=0)
+        if self._config.max_tokens:
+            tokens = min(tokens, self._config.max_tokens // samples)
+        return min(tokens, self._longest)
+
+    def _may_choose(self, remat: Remat, form: Form) -> bool:
         """Returns whether a policy could cost less than the one chosen so far."""
-        sample = self._costs.sample(self._program(shape, 1, remat))
-        return sample < self._chosen_cost(shape)
+        sample = self._costs.sample(self._program(form, 1, remat))
+        return sample < self._chosen_cost(form)
 
-    def _chosen_cost(self, shape: Shape) -> float:
+    def _chosen_cost(self, form: Form) -> float:
         """Returns the cost per sample with the policy chosen so far."""
-        remat = self._remat_of.get(shape)
-        return math.inf if remat is None else self._cost(remat, shape)
+        remat = self._remat_of.get(form)
+        return math.inf if remat is None else self._cost(remat, form)
 
-    def _cost(self, remat: Remat, shape: Shape) -> float:
+    def _cost(self, remat: Remat, form: Form) -> float:
         """Returns the cost per sample on a device, at the largest possible batch."""
-        program = self._program(shape, self._max_units(remat, shape), remat)
+        program = self._program(form, self._max_units(remat, form), remat)
         return self._costs(program) / program.samples_per_device
 
-    def limit(self, shape: Shape) -> Limit:
-        """Returns the largest program within the budget for samples of a shape."""
-        remat = self._remat_of[shape]
-        units = self._max_units(remat, shape)
-        program = self._program(shape, max(1, units), remat)
+    def limit(self, form: Form) -> Limit:
+        """Returns the largest program within the budget for samples of a form."""
+        remat = self._remat_of[form]
+        units = self._max_units(remat, form)
+        program = self._program(form, max(1, units), remat)
         return Limit(program=program, within_budget=units > 0, unit=self._unit)
 
     def confirm(self, buckets: Sequence[Bucket]) -> tuple[Bucket, ...] | None:
@@ -202,11 +226,11 @@ class CompiledMemory:
                     "model"
                 )
 
-    def _regress(self, remat: Remat, shapes: Sequence[Shape]) -> None:
+    def _regress(self, remat: Remat, forms: Sequence[Form]) -> None:
         """Regresses a policy's bytes, unless its smallest probe exceeds the budget."""
         smallest, *programs = (
-            self._program(shape, units, remat)
-            for shape in probe_shapes(shapes)
+            self._program(form, units, remat)
+            for form in probe_forms(forms)
             for units in _PROBED_UNITS
         )
         title = f"compiling for memory, remat={remat}"
@@ -232,37 +256,36 @@ class CompiledMemory:
             with phase(self._console, title, len(new)) as advance:
                 self._found |= self._compiler.footprints(new, on_done=advance)
 
-    def _max_units(self, remat: Remat, shape: Shape) -> int:
+    def _max_units(self, remat: Remat, form: Form) -> int:
         if remat not in self._laws:
             return 0
         per_unit = self._unit // self._layout.batch
-        samples = self._laws[remat].max_samples(shape.tokens, self._budget)
+        samples = self._laws[remat].max_samples(form.tokens, self._budget)
         if self._config.max_tokens:
-            samples = min(samples, self._config.max_tokens // shape.tokens)
-        return min(samples // per_unit, self._most.get(shape, samples))
+            samples = min(samples, self._config.max_tokens // form.tokens)
+        return min(samples // per_unit, self._most.get((remat, form), samples))
 
     def _lower_limit(self, bucket: Bucket) -> bool:
-        """Lowers a shape's batch or changes its remat; False if neither is possible."""
-        shape, remat = bucket.shape, bucket.program.remat
-        units = bucket.batch // self._unit
-        if units > 1:
-            fixed = self._laws[remat].fixed
-            share = (self._budget - fixed) / max(1.0, bucket.num_bytes - fixed)
-            lower = max(1, min(units - 1, int(units * share)))
-            self._most[shape] = min(self._most.get(shape, lower), lower)
-            return True
-        later = self._remats[self._remats.index(remat) + 1 :]
-        if not later:
+        """Lowers the batch of a form, or of a length the row; False if it cannot."""
+        form, remat = bucket.form, bucket.program.remat
+        if remat not in self._laws:
             return False
-        if later[0] not in self._laws:
-            self._regress(later[0], [shape])
-        self._remat_of[shape] = later[0]
-        self._most.pop(shape, None)  # The batch was for the previous policy.
-        return True
+        units, fixed = bucket.batch // self._unit, self._laws[remat].fixed
+        share = (self._budget - fixed) / max(1.0, bucket.num_bytes - fixed)
+        lower = min(units - 1, max(1, int(units * share)))
+        key = (remat, form)
+        self._most[key] = min(self._most.get(key, lower), lower)
+        if lower or remat != self._remats[-1]:
+            return True
+        if isinstance(form, Length):
+            shorter = min(form.tokens - 1, int(form.tokens * share))
+            self._longest = min(self._longest, shorter)
+            return True
+        return False
 
-    def _program(self, shape: Shape, units: int, remat: Remat) -> Program:
+    def _program(self, form: Form, units: int, remat: Remat) -> Program:
         return Program(
-            form=Grid.of(shape),
+            form=form,
             batch=units * self._unit,
             layout=self._layout,
             remat=remat,

@@ -8,9 +8,11 @@ from typing import Any, TypeVar
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
+from jaxload.balance.form import Grid
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.program import REMATS, Layout, Program
+from jaxload.balance.sample_class import Lengths
 from jaxload.balance.schedule import Lockstep
 from jaxload.config import section_from_dict
 from jaxload.errors import InputError
@@ -18,6 +20,8 @@ from jaxload.parallel.config import MeshConfig
 from jaxload.planning.plan_limits import (
     MAX_MICRO_BATCHES,
     MAX_REPLICAS,
+    MAX_SAMPLES,
+    MAX_SIZE,
     check_batch,
     check_buckets,
     check_costs,
@@ -29,7 +33,7 @@ from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.cover import LeftOut
 from jaxload.shapes.geometry import Geometry
 
-_FORMAT = 3
+_FORMAT = 4
 
 _Row = TypeVar("_Row")
 
@@ -45,9 +49,15 @@ class Plan:
     rest: tuple[Pattern, ...] = ()
     """Patterns of the mixed policy that an epoch uses once."""
 
+    sizes: tuple[tuple[int, int], ...]
+    """Heights and widths of the samples' latents, to which `prepare` resizes media."""
+
     left_out: tuple[LeftOut, ...]
+    num_cut: int
+    """Number of samples that run only by their first latent frames."""
+
     kept_content: float
-    """Content kept, as a share of the content that all candidate shapes would keep."""
+    """Content kept, as a share of the content that all candidate sizes would keep."""
 
     budget: float
     """Compute budget of a micro-batch, in the unit of the cost model; 0 for the rule
@@ -83,7 +93,7 @@ class Plan:
     @property
     def geometry(self) -> Geometry:
         """Geometry of the codec and the model that the plan was made for."""
-        return self.buckets[0].shape.geometry
+        return self.buckets[0].form.geometry
 
     def schedule(self, seed: int) -> Lockstep | Mixed:
         """Returns the schedule of the plan's policy."""
@@ -141,7 +151,9 @@ def to_json(plan: Plan) -> str:
         "buckets": [_bucket_row(bucket) for bucket in plan.buckets],
         "patterns": [dataclasses.asdict(p) for p in plan.patterns],
         "rest": [dataclasses.asdict(p) for p in plan.rest],
+        "sizes": [{"height": height, "width": width} for height, width in plan.sizes],
         "kept_content": plan.kept_content,
+        "num_cut": plan.num_cut,
         "left_out": [dataclasses.asdict(left_out) for left_out in plan.left_out],
         "idle_shares": dict(plan.idle_shares),
     }
@@ -186,6 +198,9 @@ def _parse(content: Mapping[str, Any]) -> Plan:
         ),
         patterns=_rows(Pattern, content, "patterns"),
         rest=_rows(Pattern, content, "rest"),
+        sizes=tuple(
+            (size.height, size.width) for size in _rows(_SizeRow, content, "sizes")
+        ),
         left_out=_rows(LeftOut, content, "left_out"),
         cost_model=_cost_model(content["cost_model"]),
         config=section_from_dict(BalanceConfig, content["balance"], "balance"),
@@ -205,9 +220,13 @@ def _check(plan: Plan) -> None:
     """Refuses invalid numbers, since the file may have been edited by hand."""
     check_number("num_replicas", plan.num_replicas, 1, MAX_REPLICAS)
     check_number("accumulate", plan.accumulate, 1, MAX_MICRO_BATCHES)
+    check_number("num_cut", plan.num_cut, 0, MAX_SAMPLES)
+    for i, size in enumerate(plan.sizes):
+        for value in size:
+            check_number(f"sizes.{i}", value, 1, MAX_SIZE)
     if not plan.buckets:
         raise InputError("buckets: expected one or more, got none")
-    if any(bucket.shape.geometry != plan.geometry for bucket in plan.buckets):
+    if any(bucket.form.geometry != plan.geometry for bucket in plan.buckets):
         raise InputError("buckets: expected one geometry, got several")
     if any(bucket.program.layout != plan.mesh.layout for bucket in plan.buckets):
         raise InputError(
@@ -241,6 +260,7 @@ def _check(plan: Plan) -> None:
 class _Scalars:
     """Fields of a plan that its file has as they are."""
 
+    num_cut: int
     kept_content: float
     budget: float
     num_replicas: int
@@ -261,6 +281,14 @@ class _Sources:
 
     def texts(self) -> dict[str, str]:
         return dataclasses.asdict(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _SizeRow:
+    """Row of `sizes`."""
+
+    height: int
+    width: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -295,6 +323,7 @@ class _BucketRow:
 
     program: _ProgramRow
     num_samples: int
+    lengths: Lengths
     cost: float
     over_budget: bool = False
     num_bytes: int = 0
@@ -311,16 +340,22 @@ def _rows(
 
 def _bucket_row(bucket: Bucket) -> dict:
     row = {f.name: getattr(bucket, f.name) for f in dataclasses.fields(bucket)}
-    frames, height, width = bucket.shape.pixels
-    return row | {
-        "program": bucket.program.to_dict(),
-        "tokens": bucket.tokens,
-        "pixels": f"{frames}x{height}x{width}",
-    }
+    pixels = {}
+    if isinstance(bucket.form, Grid):
+        pixels = {"pixels": "x".join(map(str, bucket.form.shape.pixels))}
+    return (
+        row
+        | pixels
+        | {
+            "program": bucket.program.to_dict(),
+            "tokens": bucket.tokens,
+            "lengths": dataclasses.asdict(bucket.lengths),
+        }
+    )
 
 
 def _bucket(content: Mapping[str, Any], path: str) -> Bucket:
-    derived = ("tokens", "pixels")
+    derived = ("tokens", "pixels")  # For readers of the file.
     fields = {name: value for name, value in content.items() if name not in derived}
     row = section_from_dict(_BucketRow, fields, path)
     check_batch(f"{path}.program", row.program.batch)
@@ -336,7 +371,7 @@ def _cost_model(content: Mapping[str, Any]) -> CostModel:
             f"cost_model.laws: expected some of {', '.join(REMATS)}, got "
             f"{[*laws]!r:.80}"
         )
-    text = {name: content[name] for name in ("unit", "source")}
+    text = {name: content[name] for name in ("unit", "source", "skips_padding")}
     named = section_from_dict(_CostNames, text, "cost_model")
     return CostModel(
         laws={
@@ -349,7 +384,8 @@ def _cost_model(content: Mapping[str, Any]) -> CostModel:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _CostNames:
-    """Texts of the object `cost_model` of the file."""
+    """Fields of the object `cost_model` of the file besides its laws."""
 
     unit: str
     source: str
+    skips_padding: bool

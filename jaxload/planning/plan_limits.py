@@ -18,11 +18,13 @@ MAX_MICRO_BATCHES = 2**20
 """Most micro-batches of one replica in one step. Deals round costs so that a replica
 has at most 20,000, unless a short epoch has fewer replica-steps than replicas."""
 
+MAX_SAMPLES = 2**60
+MAX_SIZE = 2**16
+"""Most pixels of a token and latent positions of a size; their products stay small."""
+
 _MAX_BATCH = 2**24
-_MAX_SAMPLES = 2**60
 _MAX_BYTES = 2**63 - 1
 _MAX_POSITION = 2**62  # Positions of a step in a deal are computed with 64 bits.
-_MAX_SIZE = 2**16  # Pixels per token, which are multiplied with sizes of shapes.
 _LEAST_COST, _MAX_COST = 1e-100, 1e100  # Sums and products of costs stay finite.
 _MAX_BUDGETS = 1e12  # Most compute budgets that one micro-batch costs.
 
@@ -38,7 +40,7 @@ def check_number(
 def check_geometry_sizes(path: str, geometry: Geometry) -> None:
     """Refuses a geometry with tokens of an impossible size."""
     for size in (*geometry.strides, *geometry.patch):
-        check_number(f"{path}.geometry", size, 1, _MAX_SIZE)
+        check_number(f"{path}.geometry", size, 1, MAX_SIZE)
 
 
 def check_batch(path: str, batch: int) -> None:
@@ -51,7 +53,7 @@ def check_buckets(buckets: Sequence[Bucket], *, policy: str) -> None:
     num_samples = {}
     for i, bucket in enumerate(buckets):
         path = f"buckets.{i}"
-        check_number(f"{path}.num_samples", bucket.num_samples, 1, _MAX_SAMPLES)
+        check_number(f"{path}.num_samples", bucket.num_samples, 1, MAX_SAMPLES)
         check_number(f"{path}.cost", bucket.cost, _LEAST_COST, _MAX_COST)
         check_number(f"{path}.num_bytes", bucket.num_bytes, 0, _MAX_BYTES)
         if bucket.batch > bucket.num_samples:
@@ -59,16 +61,26 @@ def check_buckets(buckets: Sequence[Bucket], *, policy: str) -> None:
                 f"{path}.num_samples={bucket.num_samples}: expected {bucket.batch} or "
                 "more, the samples of a micro-batch"
             )
-        others = num_samples.setdefault(bucket.shape, bucket.num_samples)
+        _check_lengths(f"{path}.lengths", bucket)
+        others = num_samples.setdefault(bucket.form, bucket.num_samples)
         if others != bucket.num_samples:
             raise InputError(
                 f"{path}.num_samples={bucket.num_samples}: expected {others}, as in "
-                f"another bucket of shape {bucket.shape}"
+                f"another bucket of form {bucket.form}"
             )
     if len({bucket.program for bucket in buckets}) < len(buckets):
         raise InputError("buckets: expected each program once, got one several times")
     if policy == "lockstep" and len(num_samples) < len(buckets):
-        raise InputError("buckets: expected each shape once, got one several times")
+        raise InputError("buckets: expected each form once, got one several times")
+
+
+def _check_lengths(path: str, bucket: Bucket) -> None:
+    lengths = bucket.lengths
+    check_number(f"{path}.longest", lengths.longest, 1, bucket.tokens)
+    check_number(f"{path}.shortest", lengths.shortest, 1, lengths.longest)
+    check_number(f"{path}.mean", lengths.mean, lengths.shortest, lengths.longest)
+    check_number(f"{path}.num_grids", lengths.num_grids, 1, bucket.num_samples)
+    check_number(f"{path}.num_images", lengths.num_images, 0, bucket.num_samples)
 
 
 def check_costs(
@@ -109,7 +121,7 @@ def check_patterns(
     num_replicas: int,
 ) -> None:
     """Refuses a deal that cannot run, or that uses more samples than there are."""
-    left = {bucket.shape: bucket.num_samples for bucket in buckets}
+    left = {bucket.form: bucket.num_samples for bucket in buckets}
     for i, pattern in enumerate((*patterns, *rest)):
         path = f"patterns.{i}"
         if i >= len(patterns):
@@ -119,11 +131,11 @@ def check_patterns(
             check_number(f"{path}.times", pattern.times, 1, 1)
             continue
         for bucket, count in zip(buckets, pattern.counts, strict=True):
-            left[bucket.shape] -= bucket.batch * count * pattern.times
-            if left[bucket.shape] < 0:
+            left[bucket.form] -= bucket.batch * count * pattern.times
+            if left[bucket.form] < 0:
                 raise InputError(
                     f"{path}: expected at most the {bucket.num_samples} samples of "
-                    f"shape {bucket.shape} in all patterns, got more"
+                    f"form {bucket.form} in all patterns, got more"
                 )
     size = sum(pattern.times for pattern in (*patterns, *rest))
     if size * min(size, num_replicas) > _MAX_POSITION:
@@ -138,7 +150,7 @@ def _check_pattern(path: str, pattern: Pattern, num_buckets: int) -> None:
             f"{path}.counts: expected a count for each of {num_buckets} buckets, got "
             f"{len(pattern.counts)}"
         )
-    check_number(f"{path}.times", pattern.times, 1, _MAX_SAMPLES)
+    check_number(f"{path}.times", pattern.times, 1, MAX_SAMPLES)
     for count in pattern.counts:
         check_number(f"{path}.counts", count, 0, MAX_MICRO_BATCHES)
     total = sum(pattern.counts)

@@ -1,11 +1,15 @@
 """The planner: makes a plan from samples, costs and memory."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
+from jaxload.balance.batch_sizes import check_memory
 from jaxload.balance.bucket import Bucket
 from jaxload.balance.cost import CostModel
+from jaxload.balance.form import Form, Length
 from jaxload.balance.memory import Limit
 from jaxload.balance.pattern import Deal
+from jaxload.balance.sample_class import SampleClass, assign_forms, make_classes
 from jaxload.balance.scenario import (
     Scenario,
     batches_by_rule,
@@ -17,16 +21,24 @@ from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
+from jaxload.planning.classes import (
+    Classes,
+    classes_by_grid,
+    classes_by_length,
+    classes_of,
+    shortest_run,
+)
 from jaxload.planning.comparison import predicted_idle, searching_deal
+from jaxload.planning.form_choice import form_of
 from jaxload.planning.memory import Memory
 from jaxload.planning.model_record import as_json
 from jaxload.planning.plan import Plan
-from jaxload.planning.samples import Samples
-from jaxload.shapes.cover import LeftOut
+from jaxload.planning.samples import Samples, fewest_samples
 from jaxload.shapes.shape import Shape
 
 _MAX_CONFIRMATIONS = 4
-UNKNOWN = "shape that the plan does not have"
+UNKNOWN = "shape that the plan has no program for"
+TOO_LONG_FOR_PLAN = "longer than any program of the plan"
 TOO_FEW = "fewer samples than the smallest micro-batch for each replica"
 
 
@@ -69,16 +81,17 @@ class Planner:
     def plan(self, *, simulate: bool = False) -> Plan:
         """Returns the plan, with the memory of each of its programs.
 
-        Programs stay within the memory budget. A shape whose smallest batch already
-        exceeds the budget is marked as over budget.
+        Programs stay within the memory budget. By length, samples that exceed it are
+        cut or left out. By grid, a shape whose smallest batch exceeds it is marked as
+        over budget.
 
         Args:
             simulate: Whether to simulate some steps of every policy for comparison.
         """
-        self._memory.prepare(self._samples.cover.shapes)
         for _ in range(_MAX_CONFIRMATIONS):
-            scenario = self._scenario()
-            plan = self._draft(scenario)
+            chosen = self._choose_classes()
+            scenario = self._scenario(chosen)
+            plan = self._draft(scenario, chosen)
             buckets = self._memory.confirm(plan.buckets)
             if buckets is not None:
                 plan = dataclasses.replace(plan, buckets=buckets)
@@ -92,9 +105,42 @@ class Planner:
             "set model.remat=full"
         )
 
-    def _scenario(self) -> Scenario:
+    def _choose_classes(self) -> Classes:
+        """Chooses forms within the memory budget, and prepares the memory for them."""
+        config, layout = self._config.balance, self._mesh.layout
+        fewest = fewest_samples(config, layout, self._num_replicas)
+        if form_of(self._config) == "grid":
+            chosen = classes_by_grid(self._samples, config, min_samples=fewest)
+        else:
+            chosen = classes_by_length(
+                self._samples,
+                config,
+                self._costs,
+                num_devices=self._num_replicas * layout.batch,
+                min_samples=fewest,
+                longest_row=self._longest_row(),
+                multiple=self._mesh.fsdp,
+            )
+        self._memory.prepare([samples.form for samples in chosen.classes])
+        return chosen
+
+    def _longest_row(self) -> int:
+        """Returns the most tokens of a row within the memory budget."""
+        samples = self._samples
+        shortest = shortest_run(samples)
+        tokens = max(shape.tokens for shape in samples.cover.shapes)
+        ends = [Length(n, samples.geometry) for n in (shortest, tokens)]
+        self._memory.prepare(ends)
+        longest = self._memory.longest_row()
+        if longest < shortest:
+            limit = self._memory.limit(ends[0])
+            limit = dataclasses.replace(limit, within_budget=False)
+            check_memory([limit], self._config.balance)
+        return longest
+
+    def _scenario(self, chosen: Classes) -> Scenario:
         return Scenario(
-            cover=self._samples.cover,
+            classes=chosen.classes,
             config=self._config.balance,
             cost_model=self._costs,
             limit=self._memory.limit,
@@ -103,7 +149,7 @@ class Planner:
             seed=self._config.train.seed,
         )
 
-    def _draft(self, scenario: Scenario) -> Plan:
+    def _draft(self, scenario: Scenario, chosen: Classes) -> Plan:
         config, deal = scenario.config, None
         if config.policy == "mixed":
             with searching_deal(self._console) as advance:
@@ -117,14 +163,16 @@ class Planner:
             if catalogue.exponent:
                 how += f", p = {catalogue.exponent:.3f}"
         given = "given" if config.max_compute_tokens else "searched"
-        prepared = "prepared shapes with the most content"
         rules = self._samples.rules
+        sizes = {shape.size for shape in self._samples.cover.shapes}
         return Plan(
             buckets=buckets,
             patterns=deal.patterns if deal else (),
             rest=deal.rest if deal else (),
-            left_out=scenario.cover.left_out,
-            kept_content=scenario.cover.kept,
+            sizes=tuple(sorted(sizes)),
+            left_out=chosen.left_out,
+            num_cut=chosen.num_cut,
+            kept_content=chosen.kept,
             budget=budget,
             cost_model=scenario.cost_model,
             config=config,
@@ -136,7 +184,7 @@ class Planner:
             target=self._target,
             dataset=self._samples.dataset,
             sources={
-                "shapes": "chosen to keep the most content" if rules else prepared,
+                "shapes": "sizes that keep the most content" if rules else "prepared",
                 "batch": how,
                 "budget": given if budget else "none: the rule is equal-token",
                 "cost": scenario.cost_model.source,
@@ -148,99 +196,125 @@ class Planner:
 def apply_plan(plan: Plan, samples: Samples) -> Plan:
     """Returns a plan for another dataset: the same programs, costs and budgets.
 
-    Samples are dealt anew, unless each shape has as many as in the plan. A shape with
-    too few samples for the plan's batch gets a smaller batch. If the samples cannot
-    fill the smallest batch, the shape is left out and its samples are counted.
+    Samples are dealt anew, unless each form has as many as in the plan. A form with too
+    few samples for the plan's batch gets a smaller batch. If the samples cannot fill
+    the smallest batch, they are padded to the next length, or cut, or else left out.
 
     Args:
         plan: Plan read from a file.
         samples: Samples of the dataset, of any shapes.
     """
-    counts = dict(zip(samples.cover.shapes, samples.cover.num_samples, strict=True))
-    buckets = _refill(plan, counts)
-    if not buckets:
+    forms, classes = _served_forms(plan, samples)
+    if not forms:
         raise InputError(
             f"the plan has none of the dataset's shapes with enough samples: the plan "
             f"has {', '.join(map(str, plan.buckets))}, the dataset has "
-            f"{', '.join(f'{shape} ({n})' for shape, n in counts.items())}; plan again "
-            "for this dataset"
+            f"{', '.join(f'{shape} ({n})' for shape, n in samples.counts.items())}; "
+            "plan again for this dataset"
         )
+    chosen = classes_of(samples, forms, left_out=_missing(plan, samples, forms))
     changed = dataclasses.replace(
         plan,
-        buckets=buckets,
-        left_out=(*samples.cover.left_out, *_left_out(plan, buckets, counts)),
+        buckets=_refill(plan, classes),
+        left_out=chosen.left_out,
+        num_cut=chosen.num_cut,
+        kept_content=chosen.kept,
         dataset=samples.dataset,
         rules=None,
         idle_shares={},
     )
     if plan.config.policy == "lockstep" or changed.buckets == plan.buckets:
         return changed
-    return _dealt_again(changed, samples)
+    return _dealt_again(changed, [classes[form] for form in forms])
 
 
-def _refill(plan: Plan, counts: dict[Shape, int]) -> tuple[Bucket, ...]:
+def _served_forms(
+    plan: Plan, samples: Samples
+) -> tuple[list[Form], dict[Form, SampleClass]]:
+    """Returns the forms that get enough samples, ascending, and their samples.
+
+    The samples of a form with too few of them go to other forms, if any takes them.
+    """
+    unit = plan.mesh.layout.smallest_batch(plan.config.batch_multiple)
+    needed = unit * _num_at_once(plan)
+    forms = sorted(_forms(plan), key=lambda form: form.tokens)
+    while True:
+        found = make_classes(samples.counts, forms, may_cut=samples.may_cut)
+        classes = {c.form: c for c in found if c is not None}
+        starved = [
+            form
+            for form in forms
+            if form not in classes or classes[form].num_samples < needed
+        ]
+        if not starved:
+            return forms, classes
+        forms.remove(starved[0])  # One by one, because others may then have enough.
+
+
+def _forms(plan: Plan) -> list[Form]:
+    return list(dict.fromkeys(bucket.form for bucket in plan.buckets))
+
+
+def _num_at_once(plan: Plan) -> int:
+    """Returns the number of micro-batches that run at once with one bucket."""
+    return plan.num_replicas if plan.config.policy == "lockstep" else 1
+
+
+def _missing(
+    plan: Plan, samples: Samples, forms: Sequence[Form]
+) -> list[tuple[str, list[Shape]]]:
+    """Returns the shapes that none of the forms takes, by reason."""
+    counts, may_cut = samples.counts, samples.may_cut
+    taken = assign_forms(counts, forms, may_cut=may_cut)
+    planned = assign_forms(counts, _forms(plan), may_cut=may_cut)
+    unknown = [shape for shape in counts if shape not in planned]
+    rare = [shape for shape in planned if shape not in taken]
+    is_long = isinstance(forms[0], Length)
+    return [(TOO_LONG_FOR_PLAN if is_long else UNKNOWN, unknown), (TOO_FEW, rare)]
+
+
+def _refill(plan: Plan, classes: Mapping[Form, SampleClass]) -> tuple[Bucket, ...]:
     """Returns the buckets with enough samples, with smaller batches if necessary."""
-    needed = plan.num_replicas if plan.config.policy == "lockstep" else 1
-    smallest: dict[Shape, int] = {}
+    needed = _num_at_once(plan)
+    smallest: dict[Form, int] = {}
     for bucket in plan.buckets:
-        smallest[bucket.shape] = min(
-            bucket.batch, smallest.get(bucket.shape, bucket.batch)
+        smallest[bucket.form] = min(
+            bucket.batch, smallest.get(bucket.form, bucket.batch)
         )
     filled = []
     for bucket in plan.buckets:
-        count, batch = counts.get(bucket.shape, 0), bucket.batch
-        if count < batch * needed and batch == smallest[bucket.shape]:
+        samples, batch = classes.get(bucket.form), bucket.batch
+        count = samples.num_samples if samples else 0
+        if count < batch * needed and batch == smallest[bucket.form]:
             unit = bucket.program.layout.smallest_batch(plan.config.batch_multiple)
             batch = count // needed // unit * unit
-        if batch and count >= batch * needed:
-            filled.append(_resized(bucket, batch, count, plan))
+        if samples and batch and count >= batch * needed:
+            filled.append(_refilled(bucket, batch, samples, plan))
     return tuple(filled)
 
 
-def _resized(bucket: Bucket, batch: int, num_samples: int, plan: Plan) -> Bucket:
-    bucket = dataclasses.replace(bucket, num_samples=num_samples)
-    if batch == bucket.batch:
+def _refilled(bucket: Bucket, batch: int, samples: SampleClass, plan: Plan) -> Bucket:
+    """Returns a bucket with other samples, and perhaps another batch size."""
+    lengths = samples.lengths
+    bucket = dataclasses.replace(
+        bucket,
+        num_samples=samples.num_samples,
+        # The bytes of a smaller batch are not known, but below those of a larger one.
+        num_bytes=bucket.num_bytes if batch == bucket.batch else 0,
+    )
+    if batch == bucket.batch and lengths == bucket.lengths:
         return bucket
     program = bucket.program.resized(batch)
-    # The bytes of the smaller batch are not known, but below those of the larger one.
-    return dataclasses.replace(
-        bucket, program=program, cost=plan.cost_model(program), num_bytes=0
-    )
+    cost = plan.cost_model(program, lengths.mean)
+    return dataclasses.replace(bucket, program=program, lengths=lengths, cost=cost)
 
 
-def _left_out(
-    plan: Plan, buckets: tuple[Bucket, ...], counts: dict[Shape, int]
-) -> list[LeftOut]:
-    """Counts the samples that no bucket takes, by reason."""
-    planned = {bucket.shape for bucket in plan.buckets}
-    kept = {bucket.shape for bucket in buckets}
-    unknown = [shape for shape in counts if shape not in planned]
-    rare = [shape for shape in counts if shape in planned - kept]
-    return [
-        LeftOut(
-            reason=reason,
-            count=sum(counts[shape] for shape in shapes),
-            examples=tuple(f"{shape} ({counts[shape]})" for shape in shapes[:3]),
-        )
-        for reason, shapes in ((UNKNOWN, unknown), (TOO_FEW, rare))
-        if shapes
-    ]
-
-
-def _dealt_again(plan: Plan, samples: Samples) -> Plan:
-    planned = {bucket.shape for bucket in plan.buckets}
-    shapes = [shape for shape in samples.cover.shapes if shape in planned]
-    counts = dict(zip(samples.cover.shapes, samples.cover.num_samples, strict=True))
-    cover = dataclasses.replace(
-        samples.cover,
-        shapes=tuple(shapes),
-        num_samples=tuple(counts[shape] for shape in shapes),
-    )
+def _dealt_again(plan: Plan, classes: Sequence[SampleClass]) -> Plan:
     scenario = Scenario(
-        cover=cover,
+        classes=tuple(classes),
         config=plan.config,
         cost_model=plan.cost_model,
-        limit=lambda shape: _planned_limit(plan, shape),
+        limit=lambda form: _planned_limit(plan, form),
         num_replicas=plan.num_replicas,
         accumulate=plan.accumulate,
     )
@@ -251,9 +325,9 @@ def _dealt_again(plan: Plan, samples: Samples) -> Plan:
     )
 
 
-def _planned_limit(plan: Plan, shape: Shape) -> Limit:
-    """Returns the plan's largest program for a shape."""
-    programs = [b.program for b in plan.buckets if b.shape == shape]
+def _planned_limit(plan: Plan, form: Form) -> Limit:
+    """Returns the plan's largest program of a form."""
+    programs = [b.program for b in plan.buckets if b.form == form]
     largest = max(programs, key=lambda program: program.batch)
     unit = largest.layout.smallest_batch(plan.config.batch_multiple)
     return Limit(program=largest, within_budget=True, unit=unit)
@@ -263,6 +337,6 @@ def _match(
     deal: Deal, dealt: tuple[Bucket, ...], planned: tuple[Bucket, ...]
 ) -> tuple[Bucket, ...]:
     """Returns the planned buckets in the order of a deal's options."""
-    by_size = {(b.shape, b.batch): b for b in planned}
+    by_size = {(b.form, b.batch): b for b in planned}
     assert len(dealt) == len(deal.options)
-    return tuple(by_size[b.shape, b.batch] for b in dealt)
+    return tuple(by_size[b.form, b.batch] for b in dealt)

@@ -1,12 +1,10 @@
 """Simulation of each policy on the samples of a workload file."""
 
 import dataclasses
-import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
-from jaxload.balance.config import BalanceConfig
+from jaxload.balance.config import BalanceConfig, FormChoice
 from jaxload.balance.cost import CostModel
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.program import Layout, Remat
@@ -21,19 +19,28 @@ from jaxload.balance.simulation import (
 from jaxload.console import Console, phase
 from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
-from jaxload.files import check_writable, write_atomically
-from jaxload.models import preset
+from jaxload.files import check_writable
+from jaxload.models import family_of, preset
 from jaxload.planning.analytic_cost import analytic_cost
+from jaxload.planning.classes import Classes, classes_by_grid, classes_by_length
 from jaxload.planning.clip_ids import ClipIds
 from jaxload.planning.comparison import searching_deal
 from jaxload.planning.costs import measured_cost, read_calibration
 from jaxload.planning.memory import TokenMemory
-from jaxload.planning.samples import surveyed_samples
-from jaxload.planning.survey import survey_manifest
+from jaxload.planning.samples import (
+    Samples,
+    fewest_samples,
+    shaped_samples,
+    surveyed_samples,
+)
+from jaxload.planning.schedule_file import write_schedule
+from jaxload.planning.survey import Survey, survey_manifest
 from jaxload.seed import check_seed
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import Geometry
-from jaxload.shapes.shape import Shape
+
+PUBLISHED = ("equal-token", "dual")
+"""Policies of the literature, whose samples all have the shape of their bucket."""
 
 _WITH_SCHEDULE = ("mixed", "lockstep")
 
@@ -50,11 +57,19 @@ class SimulationOptions:
     accumulate: int
     memory_headroom: float
     policies: tuple[str, ...]
+    form: FormChoice
     max_buckets: int
     num_steps: int
     seed: int
     max_bad_share: float
     rules: ShapeRules
+
+    @property
+    def by_grid(self) -> bool:
+        """True if all samples of a program have one shape."""
+        if self.form == "auto":
+            return family_of(preset(self.model)).form == "grid"
+        return self.form == "grid"
 
     @property
     def geometry(self) -> Geometry:
@@ -81,37 +96,79 @@ class SimulationOptions:
                 )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Workload:
+    """Samples of a workload file by form, and the scenario to simulate."""
+
+    samples: Samples
+    chosen: Classes
+    scenario: Scenario
+
+
 def simulate(
     options: SimulationOptions, schedule_out: Path | None, console: Console
-) -> tuple[Scenario, list[SimulationResult]]:
-    """Chooses shapes, simulates every policy and, given a path, writes the schedule.
+) -> tuple[Workload, list[SimulationResult]]:
+    """Chooses forms, simulates every policy and, given a path, writes the schedule.
 
-    Returns the scenario, and the result of each policy.
+    By length, the policies of the literature are also simulated by grid, as they were
+    published. Returns the workload, and the result of each policy.
     """
     writer = _scheduled_policy(options, schedule_out)
-    scenario = read_scenario(options, console)
+    cost_model = _cost_model(options)  # Before the long work, as it may fail.
+    survey = _survey(options, console)
+    workload = _workload(options, survey, cost_model, console, by_grid=options.by_grid)
+    scenario = workload.scenario
     policies = options.policies
     if not can_lockstep(scenario) and policies != ("lockstep",):
         policies = tuple(p for p in policies if p != "lockstep")
         console.say(
-            f"lockstep is left out: no shape has {scenario.num_replicas} samples"
+            f"lockstep is left out: no class has {scenario.num_replicas} samples"
         )
     results, schedules = [], {}
+    published = [p for p in PUBLISHED if p in policies and not options.by_grid]
+    if published:
+        by_grid = _workload(options, survey, cost_model, console, by_grid=True)
+        for policy in published:
+            result = _simulate(policy, by_grid.scenario, options, None, console)
+            results.append(dataclasses.replace(result, policy=f"{policy}, grid"))
     for policy in policies:
         if policy in _WITH_SCHEDULE:
             schedules[policy] = _schedule(policy, scenario, console)
-        with phase(console, f"simulating {policy}", options.num_steps) as advance:
-            result = simulate_policy(
-                policy,
-                scenario,
-                num_steps=options.num_steps,
-                schedule=schedules.get(policy),
-                on_step=advance,
-            )
-        results.append(result)
+        schedule = schedules.get(policy)
+        results.append(_simulate(policy, scenario, options, schedule, console))
     if schedule_out is not None and writer is not None:
-        _write_schedule(schedules[writer], options, scenario, schedule_out, console)
-    return scenario, results
+        ids = ClipIds(
+            options.workload,
+            options.rules,
+            workload.samples.cover.shapes,
+            options.geometry,
+        )
+        write_schedule(
+            schedules[writer],
+            workload.samples,
+            ids,
+            schedule_out,
+            num_steps=options.num_steps,
+            console=console,
+        )
+    return workload, results
+
+
+def _simulate(
+    policy: str,
+    scenario: Scenario,
+    options: SimulationOptions,
+    schedule: Lockstep | Mixed | None,
+    console: Console,
+) -> SimulationResult:
+    with phase(console, f"simulating {policy}", options.num_steps) as advance:
+        return simulate_policy(
+            policy,
+            scenario,
+            num_steps=options.num_steps,
+            schedule=schedule,
+            on_step=advance,
+        )
 
 
 def _schedule(policy: str, scenario: Scenario, console: Console) -> Lockstep | Mixed:
@@ -121,36 +178,69 @@ def _schedule(policy: str, scenario: Scenario, console: Console) -> Lockstep | M
         return make_schedule(policy, scenario, advance)
 
 
-def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
-    """Reads the workload and chooses shapes for its clips."""
-    cost_model = _cost_model(options)  # Before the long work, as it may fail.
+def read_workload(options: SimulationOptions, console: Console) -> Workload:
+    """Reads the workload file, and chooses forms for its clips."""
+    cost_model = _cost_model(options)
+    survey = _survey(options, console)
+    return _workload(options, survey, cost_model, console, by_grid=options.by_grid)
+
+
+def _survey(options: SimulationOptions, console: Console) -> Survey:
     if is_prepared(options.workload):
         raise InputError(
-            f"--workload {options.workload}: a prepared dataset, whose shapes are "
+            f"--workload {options.workload}: a prepared dataset, whose sizes are "
             "fixed; python -m jaxload.plan --manifest compares policies on it"
         )
-    survey = survey_manifest(
+    return survey_manifest(
         options.workload,
         options.rules,
         options.geometry,
         max_bad_share=options.max_bad_share,
         console=console,
     )
+
+
+def _workload(
+    options: SimulationOptions,
+    survey: Survey,
+    cost_model: CostModel,
+    console: Console,
+    *,
+    by_grid: bool,
+) -> Workload:
+    """Chooses forms for the clips of a survey."""
     config = BalanceConfig(
         max_tokens=1, policy="mixed", max_buckets=options.max_buckets
     )
-    chosen = surveyed_samples(
-        survey,
-        options.rules,
-        config,
-        Layout(),
-        num_replicas=options.num_replicas,
-        console=console,
-    ).cover
-    longest = max(shape.tokens for shape in chosen.shapes)
+    # Fewer samples than one per replica are also enough for the lockstep's classes.
+    lockstep = dataclasses.replace(config, policy="lockstep")
+    fewest = fewest_samples(config, Layout(), options.num_replicas)
+    if by_grid:
+        samples = shaped_samples(
+            survey,
+            options.rules,
+            max_shapes=options.max_buckets,
+            min_samples=fewest,
+            console=console,
+        )
+    else:
+        samples = surveyed_samples(survey, options.rules, may_cut=True, console=console)
+    longest = max(shape.tokens for shape in samples.cover.shapes)
     max_tokens = int(options.memory_headroom * longest)
-    return Scenario(
-        cover=chosen,
+    if by_grid:
+        chosen = classes_by_grid(samples, config, min_samples=fewest)
+    else:
+        chosen = classes_by_length(
+            samples,
+            config,
+            cost_model,
+            num_devices=options.num_replicas,
+            min_samples=fewest_samples(lockstep, Layout(), options.num_replicas),
+            longest_row=max_tokens,
+            multiple=1,
+        )
+    scenario = Scenario(
+        classes=chosen.classes,
         config=dataclasses.replace(config, max_tokens=max_tokens),
         cost_model=cost_model,
         limit=TokenMemory(max_tokens=max_tokens, remat=options.remat).limit,
@@ -158,10 +248,11 @@ def read_scenario(options: SimulationOptions, console: Console) -> Scenario:
         accumulate=options.accumulate,
         seed=options.seed,
     )
+    return Workload(samples=samples, chosen=chosen, scenario=scenario)
 
 
 def _cost_model(options: SimulationOptions) -> CostModel:
-    analytic = analytic_cost(preset(options.model))
+    analytic = analytic_cost(preset(options.model), skips_padding=True)
     if options.costs is not None:
         return measured_cost(read_calibration(options.costs), analytic)
     return analytic
@@ -181,50 +272,3 @@ def _scheduled_policy(
         f"--schedule-out {schedule_out}: expected one of {', '.join(_WITH_SCHEDULE)} "
         f"among --policies, got {', '.join(options.policies)}"
     )
-
-
-def _write_schedule(
-    schedule: Lockstep | Mixed,
-    options: SimulationOptions,
-    scenario: Scenario,
-    path: Path,
-    console: Console,
-) -> None:
-    shapes = scenario.cover.shapes
-    ids = ClipIds(options.workload, options.rules, shapes, options.geometry)
-    with phase(console, f"writing {path}", options.num_steps) as advance:
-
-        def lines() -> Iterator[str]:
-            for step in range(options.num_steps):
-                for replica in range(scenario.num_replicas):
-                    row = _row(schedule, step, replica, shapes, ids)
-                    yield json.dumps(row) + "\n"
-                advance()
-
-        write_atomically(path, lines())
-
-
-def _row(
-    schedule: Lockstep | Mixed,
-    step: int,
-    replica: int,
-    shapes: tuple[Shape, ...],
-    clip_ids: ClipIds,
-) -> dict:
-    micro = []
-    for micro_batch in schedule.micro_batches(step, replica):
-        bucket = schedule.buckets[micro_batch.bucket]
-        frames, height, width = bucket.shape.pixels
-        ids, starts = clip_ids.look_up(shapes.index(bucket.shape), micro_batch.members)
-        micro.append(
-            {
-                "frames": frames,
-                "height": height,
-                "width": width,
-                "tokens": bucket.shape.tokens,
-                "batch": bucket.batch,
-                "ids": ids,
-                "starts": starts,
-            }
-        )
-    return {"step": step, "replica": replica, "micro": micro}

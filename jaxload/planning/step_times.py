@@ -9,15 +9,17 @@ import jax
 import numpy as np
 from jax.stages import Compiled
 
-from jaxload.balance.form import Grid
+from jaxload.balance.calibration import Calibration
+from jaxload.balance.form import Form, Grid, Length
 from jaxload.balance.program import Program, Remat
-from jaxload.balance.regression import MIN_POINTS, Calibration, Timing, regress_costs
+from jaxload.balance.regression import MIN_POINTS, Timing, regress_costs
 from jaxload.config import Config
 from jaxload.console import Console, phase
 from jaxload.data.batch_spec import batch_spec, random_batch
 from jaxload.errors import InputError
 from jaxload.parallel.placement import Group
 from jaxload.planning.footprint import program_bytes, resident_bytes
+from jaxload.planning.form_choice import form_of
 from jaxload.planning.memory import remats_to_try
 from jaxload.planning.model_record import as_json
 from jaxload.shapes.geometry import Geometry
@@ -78,25 +80,28 @@ def measure_costs(
     max_tokens = config.balance.max_tokens or _DEFAULT_TOKENS
     grid = default_grid(max_tokens, Geometry(patch=config.model.patch))
     longest = max((shape for shape, _ in grid), key=lambda shape: shape.tokens)
+    by_length = form_of(config) == "length"
     remat = _fastest_remat(config, lowering, longest, budget)
     timings = measure_steps(
         lowering,
         grid=grid,
         remat=remat,
+        by_length=by_length,
         seconds_budget=seconds,
         seed=config.train.seed,
         console=console,
     )
-    if len(timings) < MIN_POINTS:
+    num_full = sum(timing.mean_length is None for timing in timings)
+    if num_full < MIN_POINTS:
         raise InputError(
-            f"measuring for {seconds:g} s: {len(timings)} of {len(grid)} points were "
+            f"measuring for {seconds:g} s: {num_full} of {len(grid)} points were "
             f"measured, expected {MIN_POINTS} or more; measure longer "
             "(calibrate --seconds, balance.measure_seconds)"
         )
     placement = lowering.placement
     return regress_costs(
         timings,
-        source=f"regressed from {len(timings)} micro-steps on "
+        source=f"regressed from {num_full} micro-steps on "
         f"{placement.devices_per_group} x {placement.device_kind}",
         remat=remat,
         model=as_json(config.model),
@@ -113,7 +118,7 @@ def _fastest_remat(
         return remats[0]
     group = lowering.placement.local_groups[0]
     for remat in remats:
-        program = _program(lowering, longest, 1, remat)
+        program = _program(lowering, Grid.of(longest), 1, remat)
         compiled = lowering.micro_step(program, group).compile()
         if program_bytes(compiled) + resident_bytes(lowering, program) <= budget:
             return remat
@@ -124,12 +129,10 @@ def _fastest_remat(
     )
 
 
-def _program(lowering: Lowering, shape: Shape, samples: int, remat: Remat) -> Program:
+def _program(lowering: Lowering, form: Form, samples: int, remat: Remat) -> Program:
     """Returns the program with `samples` samples per device."""
     layout = lowering.placement.layout
-    return Program(
-        form=Grid.of(shape), batch=samples * layout.batch, layout=layout, remat=remat
-    )
+    return Program(form=form, batch=samples * layout.batch, layout=layout, remat=remat)
 
 
 def measure_steps(
@@ -137,6 +140,7 @@ def measure_steps(
     *,
     grid: Sequence[GridPoint],
     remat: Remat,
+    by_length: bool,
     seconds_budget: float,
     seed: int,
     console: Console,
@@ -147,26 +151,35 @@ def measure_steps(
     most of the time budget is spent are skipped. Then all points run in turn, in
     rounds, so that a slow minute of the machine affects all points alike. The time of a
     point is the median over the rounds.
+
+    By length, each program runs full rows, and also rows of which half is padding.
     """
     start = time.perf_counter()
     group = lowering.placement.local_groups[0]
     runner = _Runner(lowering, group)
     steps: list[_Step] = []
+    num_compiled = 0
     with phase(console, "compiling", len(grid)) as advance:
         for shape, samples in grid:
             if time.perf_counter() - start > _COMPILE_SHARE * seconds_budget:
                 break
-            program = _program(lowering, shape, samples, remat)
-            arrays = random_batch(
-                batch_spec(lowering.trainer.model, program), seed=seed
-            )
+            form = Length(shape.tokens, shape.geometry) if by_length else Grid.of(shape)
+            program = _program(lowering, form, samples, remat)
             compiled = lowering.micro_step(program, group).compile()
-            steps.append(_Step(program, compiled, group.place_batch(arrays), []))
-            runner.run(steps[-1])
+            spec = batch_spec(lowering.trainer.model, program)
+            for lengths in (None, _half_full(program)) if by_length else (None,):
+                arrays = random_batch(spec, seed=seed, lengths=lengths)
+                mean = None
+                if lengths is not None:
+                    mean = float(arrays["grid"].prod(axis=1).mean())
+                placed = group.place_batch(arrays)
+                steps.append(_Step(program, compiled, placed, mean, []))
+                runner.run(steps[-1])
+            num_compiled += 1
             advance()
-    if len(steps) < len(grid):
+    if num_compiled < len(grid):
         console.say(
-            f"most of the {seconds_budget:g} s is spent: {len(grid) - len(steps)} of "
+            f"most of the {seconds_budget:g} s is spent: {len(grid) - num_compiled} of "
             f"{len(grid)} points are left out"
         )
     with phase(console, "measuring", _MAX_ROUNDS) as advance:
@@ -186,6 +199,9 @@ class _Step(NamedTuple):
     program: Program
     compiled: Compiled
     arrays: dict[str, jax.Array]
+    mean_length: float | None
+    """Mean tokens of the samples; None if the rows are full."""
+
     seconds: list[float]
 
     def timing(self) -> Timing:
@@ -193,7 +209,16 @@ class _Step(NamedTuple):
             batch=self.program.samples_per_device,
             tokens=self.program.tokens,
             seconds=statistics.median(self.seconds),
+            mean_length=self.mean_length,
         )
+
+
+def _half_full(program: Program) -> list[int]:
+    """Returns lengths of samples that fill half of the rows of a program."""
+    tokens, batch = program.tokens, program.batch
+    if batch == 1:
+        return [max(1, tokens // 2)]
+    return np.linspace(1, tokens, batch).round().astype(int).tolist()
 
 
 class _Runner:

@@ -16,6 +16,7 @@ from jaxload.data.workload_ids import (
 from jaxload.errors import InputError
 from jaxload.shapes.clips import (
     BAD_METADATA,
+    TOO_SHORT_VIDEO,
     ClipCounter,
     Clips,
     Columns,
@@ -36,6 +37,9 @@ class Survey:
     num_rows: int
     bad: tuple[LeftOut, ...]
     """Invalid rows, as one entry; empty if there are none."""
+
+    too_short: tuple[LeftOut, ...]
+    """Clips of videos that would be stills, as one entry; empty if there are none."""
 
 
 def survey_manifest(
@@ -76,7 +80,16 @@ def survey_manifest(
         clips=counter.clips(),
         num_rows=num_rows,
         bad=(left_out,) if num_bad else (),
+        too_short=_too_short(counter.num_too_short, geometry),
     )
+
+
+def _too_short(count: int, geometry: Geometry) -> tuple[LeftOut, ...]:
+    if not count:
+        return ()
+    fewest = geometry.strides[0] + 1
+    example = f"clips of videos of fewer than {fewest} frames"
+    return (LeftOut(reason=TOO_SHORT_VIDEO, count=count, examples=(example,)),)
 
 
 def _say_if_unchecked(check: IdCheck, console: Console) -> None:

@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from rich.table import Table
 
+from jaxload.balance.calibration import Calibration, CalibrationPoint
 from jaxload.balance.cost import CostLaw
-from jaxload.balance.regression import Calibration, CalibrationPoint
 from jaxload.console import Console, visible
 
 # Attribute of a point, name of the law, and its colour.
@@ -68,10 +68,26 @@ def _describe_laws(calibration: Calibration) -> list[str]:
             calibration.power_law_goodness,
         ),
     )
-    return [
+    lines = [
         f"{text}; R^2 {goodness.r2:.4f}, error on held-out points "
         f"{goodness.held_out_error:.1%}"
         for text, goodness in laws
+    ]
+    return lines + _describe_padding(calibration)
+
+
+def _describe_padding(calibration: Calibration) -> list[str]:
+    """Returns a line about rows with padding, if any were timed."""
+    if not calibration.mixed:
+        return []
+    errors = [
+        np.mean([abs(getattr(p, name) / p.seconds - 1) for p in calibration.mixed])
+        for name in ("padded", "skipping")
+    ]
+    skips = "takes no time" if calibration.skips_padding else "takes time"
+    return [
+        f"padding: attention {skips} for it; mean error on {len(calibration.mixed)} "
+        f"points of mixed rows {errors[0]:.1%} if it takes time, {errors[1]:.1%} if not"
     ]
 
 

@@ -7,40 +7,47 @@ from matplotlib.figure import Figure
 from rich.table import Table
 
 from jaxload.balance.bucket import Bucket
+from jaxload.balance.form import Grid, Length
 from jaxload.console import Console
 from jaxload.planning.plan import Plan
 
-_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"))
+_UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def print_plan(plan: Plan, console: Console) -> None:
     """Prints the catalogue, then the samples that it leaves out, by reason."""
     with_remat = any(bucket.program.remat != "none" for bucket in plan.buckets)
     with_bytes = any(bucket.num_bytes for bucket in plan.buckets)
+    by_length = any(isinstance(bucket.form, Length) for bucket in plan.buckets)
     title = f"Catalogue for {plan.num_replicas} replica(s), {plan.config.policy}"
-    # With the column remat, the usual padding would exceed 80 characters.
-    table = Table(title=title, box=None, collapse_padding=with_remat)
-    columns = ["shape", "pixels", "tokens", "batch"]
-    columns += ["remat"] if with_remat else []
-    columns += [plan.cost_model.unit, "bytes" if with_bytes else "in memory"]
-    for name in (*columns, "samples", "work"):
+    # With more columns, the usual padding would exceed 80 characters.
+    narrow = with_remat or by_length
+    table = Table(title=title, box=None, collapse_padding=narrow, pad_edge=not narrow)
+    # Tokens of a row, and of its samples: the shortest and the mean.
+    columns = ["row", "from", "mean", "pad", "grids"]
+    if not by_length:
+        columns = ["shape", "pixels", "tokens"]
+    columns += ["batch", *(["remat"] if with_remat else []), plan.cost_model.unit]
+    columns += ["bytes" if with_bytes else "memory"]
+    columns += ["images", "clips"] if by_length else ["samples"]
+    over = any(bucket.over_budget for bucket in plan.buckets)
+    for name in (*columns, "work", *([""] if over else [])):
         table.add_column(name, justify="right")
-    table.add_column("")
     for bucket, share in zip(plan.buckets, plan.work_shares(), strict=True):
         memory = f"{bucket.program.tokens_per_device:,}"
         if with_bytes:
-            memory = format_bytes(bucket.num_bytes)
+            memory = format_cost(float(bucket.num_bytes), "bytes").replace(" ", "")
+        images = bucket.lengths.num_images
+        samples = [f"{images:,}", f"{bucket.num_samples - images:,}"]
         table.add_row(
-            str(bucket.shape),
-            "x".join(map(str, bucket.shape.pixels)),
-            f"{bucket.shape.tokens:,}",
+            *_form_cells(bucket),
             f"{bucket.batch:,}",
             *([bucket.program.remat] if with_remat else []),
             format_cost(bucket.cost, plan.cost_model.unit),
             memory,
-            f"{bucket.num_samples:,}",
-            f"{share:.1%}",
-            "over" if bucket.over_budget else "",
+            *(samples if by_length else [f"{bucket.num_samples:,}"]),
+            _percent(share),
+            *(["over" if bucket.over_budget else ""] if over else []),
         )
     console.print(table)
     for line in (*_over_budget(plan), *_sources(plan)):
@@ -50,6 +57,28 @@ def print_plan(plan: Plan, console: Console) -> None:
         shares = ", ".join(f"{k} {v:.2%}" for k, v in plan.idle_shares.items())
         line = f"predicted idle share: {shares}"
         console.say(line)
+
+
+def _form_cells(bucket: Bucket) -> list[str]:
+    """Returns the cells that describe the rows of a bucket and the samples in them."""
+    form, lengths = bucket.form, bucket.lengths
+    if isinstance(form, Grid):
+        pixels = "x".join(map(str, form.shape.pixels))
+        return [str(form), pixels, f"{form.tokens:,}"]
+    return [
+        f"{form.tokens:,}",
+        f"{lengths.shortest:,}",
+        f"{lengths.mean:,.0f}",
+        _percent(bucket.padding),
+        f"{lengths.num_grids:,}",
+    ]
+
+
+def _percent(share: float) -> str:
+    """Formats a share with at least two digits, unless it is zero."""
+    if not share:
+        return "0%"
+    return f"{share:.1%}" if share < 0.0995 else f"{share:.0%}"
 
 
 def format_cost(cost: float, unit: str) -> str:
@@ -76,12 +105,12 @@ def draw_plan(plan: Plan, path: Path) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     _draw_costs(left, plan)
     rows = range(len(plan.buckets))
-    samples = sum({b.shape: b.num_samples for b in plan.buckets}.values())
+    samples = sum({b.form: b.num_samples for b in plan.buckets}.values())
     right.barh(
         [row + 0.2 for row in rows],
         [100 * b.num_samples / samples for b in plan.buckets],
         height=0.4,
-        label="samples of its shape",
+        label="samples of its form",
         color="#9db4c0",
     )
     right.barh(
@@ -113,13 +142,16 @@ def _draw_costs(axes: Axes, plan: Plan) -> None:
 
 
 def _label(bucket: Bucket) -> str:
-    frames, height, width = bucket.shape.pixels
+    form = bucket.form
+    if isinstance(form, Length):
+        return f"{form.tokens:,} tokens  x{bucket.batch}"
+    frames, height, width = form.shape.pixels
     return f"{frames}x{height}x{width}  x{bucket.batch}"
 
 
 def _over_budget(plan: Plan) -> list[str]:
     """Returns a line with remedies if some buckets exceed a budget."""
-    over = [str(bucket.shape) for bucket in plan.buckets if bucket.over_budget]
+    over = [str(bucket.form) for bucket in plan.buckets if bucket.over_budget]
     if not over:
         return []
     return [
@@ -146,12 +178,16 @@ def _sources(plan: Plan) -> list[str]:
 
 
 def _print_left_out(plan: Plan, console: Console) -> None:
-    kept = sum({b.shape: b.num_samples for b in plan.buckets}.values())
+    kept = sum({b.form: b.num_samples for b in plan.buckets}.values())
     lost = sum(left_out.count for left_out in plan.left_out)
     console.say(
         f"kept {kept:,} samples and {plan.kept_content:.1%} of the content that all "
-        f"candidate shapes keep, left out {lost:,}"
+        f"candidate sizes keep, left out {lost:,}"
     )
+    if plan.num_cut:
+        console.say(
+            f"  cut to their first frames {plan.num_cut:,}: longer than any program"
+        )
     for left_out in plan.left_out:
         console.say(
             f"  left out {left_out.count:,}: {left_out.reason}, such as "

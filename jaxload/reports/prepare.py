@@ -2,8 +2,9 @@
 
 import csv
 import io
+import operator
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,34 +27,47 @@ from jaxload.media.prepared import Prepared
 from jaxload.media.problem import Problem
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
+from jaxload.shapes.token_order import to_latent
 
 REPORT = "report.csv"
 PREVIEW = "preview.png"
 
+_COLUMN_NAMES = ("size", "pixels", "frames", "tokens", "clips", "all frames")
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _NUM_EXAMPLES = 3
-_MAX_ROWS = 12  # Shapes that the preview shows.
+_MAX_ROWS = 12  # Clips that the preview shows.
+_MAX_LENGTHS = 3  # Clips of one size.
 _COLUMNS = 3  # Frames of each clip: the first, the middle and the last.
 
 
 def print_prepared(prepared: Prepared, console: Console) -> None:
-    """Prints the kept clips by shape, and the files and clips left out by reason."""
+    """Prints the kept clips by size, and the files and clips left out by reason."""
     table = Table(title="Prepared clips", box=None, padding=(0, 1))
-    for name in ("shape", "pixels", "tokens", "clips", "frames"):
+    for name in _COLUMN_NAMES:
         table.add_column(name, justify="right")
+    by_size: dict[tuple[int, int], list[Shape]] = defaultdict(list)
     for shape in sorted(prepared.counts, key=lambda shape: (shape.tokens, shape)):
-        frames, height, width = shape.pixels
-        count = prepared.counts[shape]
+        by_size[shape.size].append(shape)
+    for (height, width), shapes in by_size.items():
+        frames = [shape.pixels[0] for shape in shapes]
+        counts = [prepared.counts[shape] for shape in shapes]
         table.add_row(
-            str(shape),
-            f"{frames}x{height}x{width}",
-            f"{shape.tokens:,}",
-            f"{count:,}",
-            f"{count * frames:,}",
+            f"{height}x{width}",
+            "x".join(map(str, shapes[0].pixels[1:])),
+            _range(frames),
+            _range([shape.tokens for shape in shapes]),
+            f"{sum(counts):,}",
+            f"{sum(map(operator.mul, frames, counts)):,}",
         )
     console.print(table)
     for line in _lines(prepared):
         console.say(line)
+
+
+def _range(values: Sequence[int]) -> str:
+    """Describes ascending numbers by the first and the last."""
+    ends = dict.fromkeys((values[0], values[-1]))
+    return " to ".join(f"{value:,}" for value in ends)
 
 
 def _lines(prepared: Prepared) -> Iterator[str]:
@@ -69,8 +83,8 @@ def _lines(prepared: Prepared) -> Iterator[str]:
         yield (
             f"frames: {frames.decoded:,} decoded, {frames.kept:,} kept; dropped "
             f"{frames.resampled:,} to reach the model's frame rate, {frames.uneven:,} "
-            f"to round clips to the codec's stride, {frames.beyond_shape:,} beyond the "
-            f"length of a shape, {frames.left_out:,} in clips left out"
+            f"to round clips to the codec's stride, {frames.left_out:,} in clips left "
+            "out"
         )
     for outcome, reason, names in _groups(prepared):
         examples = ", ".join(map(shown, names[:_NUM_EXAMPLES]))
@@ -162,10 +176,10 @@ def _without_formulas(row: _Row) -> _Row:
 
 
 def draw_preview(out: Path, geometry: Geometry) -> None:
-    """Draws one clip per shape, decoded from its record, as the model will see it."""
+    """Draws clips of each size, decoded from their records, as the model sees them."""
     manifest = read_manifest(out, geometry)
     codec = load_codec(manifest.fingerprint["codec"])
-    shapes = _most_frequent(manifest)
+    shapes = _shapes_to_draw(manifest)
     size = (2 * _COLUMNS, 1.3 * len(shapes))
     figure = Figure(figsize=size, layout="constrained")
     grid = figure.subplots(len(shapes), _COLUMNS, squeeze=False)
@@ -180,10 +194,15 @@ def draw_preview(out: Path, geometry: Geometry) -> None:
     figure.savefig(out / PREVIEW, dpi=100)
 
 
-def _most_frequent(manifest: Manifest) -> list[Shape]:
-    rows = manifest.rows_by_shape
-    common = sorted(rows, key=lambda shape: (-len(rows[shape]), shape))[:_MAX_ROWS]
-    return sorted(common, key=lambda shape: (shape.tokens, shape))
+def _shapes_to_draw(manifest: Manifest) -> list[Shape]:
+    """Selects the most frequent length of each size first, then further lengths."""
+    rows, seen = manifest.rows_by_shape, Counter[tuple[int, int]]()
+    ranked = []
+    for shape in sorted(rows, key=lambda shape: (-len(rows[shape]), shape)):
+        ranked.append((seen[shape.size], -len(rows[shape]), shape))
+        seen[shape.size] += 1
+    few = sorted(entry for entry in ranked if entry[0] < _MAX_LENGTHS)[:_MAX_ROWS]
+    return sorted((shape for *_, shape in few), key=lambda s: (s.tokens, s))
 
 
 def _pictures(
@@ -193,7 +212,8 @@ def _pictures(
     ids = manifest.read_column("id")
     for shape in shapes:
         row = int(manifest.rows_by_shape[shape][0])
-        latent = decode_record(records[row]).latent
+        tokens = decode_record(records[row]).tokens
+        latent = to_latent(tokens, shape.token_grid, shape.geometry.patch)
         try:
             video = decode_clip(codec, latent)
         except InputError as error:

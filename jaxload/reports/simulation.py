@@ -11,8 +11,11 @@ from rich.table import Table
 from jaxload.balance.scenario import Scenario
 from jaxload.balance.simulation import SimulationResult
 from jaxload.console import Console, visible
+from jaxload.planning.scenarios import Workload
 
 _COLOURS = {
+    "equal-token, grid": "#c98a7a",
+    "dual, grid": "#e3bd88",
     "equal-token": "#9a3b26",
     "dual": "#d08c3c",
     "knapformer": "#7d6b91",
@@ -22,23 +25,28 @@ _COLOURS = {
 
 
 def to_dict(
-    scenario: Scenario, results: Sequence[SimulationResult], *, flops_per_second: float
+    workload: Workload, results: Sequence[SimulationResult], *, flops_per_second: float
 ) -> dict:
     """Returns all numbers of a simulation, in types that JSON can hold."""
-    chosen = scenario.cover
+    scenario, chosen = workload.scenario, workload.chosen
     return {
         "replicas": scenario.num_replicas,
         "accumulate": scenario.accumulate,
         "max_tokens": scenario.config.max_tokens,
         "cost_model": dataclasses.asdict(scenario.cost_model),
         "catalogue": {
-            "shapes": [
-                {"pixels": list(shape.pixels), "tokens": shape.tokens, "samples": n}
-                for shape, n in zip(chosen.shapes, chosen.num_samples, strict=True)
+            "forms": [
+                {
+                    "form": str(samples.form),
+                    "tokens": samples.form.tokens,
+                    "samples": samples.num_samples,
+                    **dataclasses.asdict(samples.lengths),
+                }
+                for samples in chosen.classes
             ],
-            "content": chosen.content,
-            "grid_content": chosen.grid_content,
+            "num_sizes": len({shape.size for shape in workload.samples.cover.shapes}),
             "kept": chosen.kept,
+            "num_cut": chosen.num_cut,
             "left_out": [dataclasses.asdict(x) for x in chosen.left_out],
         },
         "policies": {
@@ -56,11 +64,14 @@ def _figures(
     return {
         **dataclasses.asdict(result.imbalance),
         "throughput_over_ideal": result.throughput,
+        "lost": result.lost,
+        "padding": result.padding,
         "tokens_per_second": result.tokens / seconds,
         "samples_per_second": result.samples / seconds,
         "memory_share": float(result.memory.mean()),
         "max_memory_share": float(result.memory.max()),
-        "distinct_shapes_per_step": result.distinct,
+        "distinct_forms_per_step": result.distinct,
+        "distinct_shapes_per_step": result.distinct_shapes,
         "mixing": result.mixing,
         "num_compiles": result.num_compiles,
         "carried_samples": result.carried,
@@ -74,20 +85,25 @@ def print_simulation(content: dict, title: str, console: Console) -> None:
     """Prints the numbers that `to_dict` returns."""
     catalogue = content["catalogue"]
     console.say(
-        f"{len(catalogue['shapes'])} shapes keep {catalogue['kept']:.2%} of the "
-        f"content that all candidate shapes keep ({catalogue['content']:.4g} of "
-        f"{catalogue['grid_content']:.4g} pixels x frames)"
+        f"{len(catalogue['forms'])} forms for samples of {catalogue['num_sizes']} "
+        f"sizes keep {catalogue['kept']:.2%} of the content that all candidate sizes "
+        "keep"
     )
+    if catalogue["num_cut"]:
+        console.say(f"  cut to their first frames: {catalogue['num_cut']:,} samples")
     for left_out in catalogue["left_out"]:
         examples = "; ".join(left_out["examples"])
         console.say(
             f"  left out {left_out['count']:,}: {left_out['reason']}, such as "
             f"{examples}"
         )
-    table = Table(title=visible(title), box=None)
-    table.add_column("")
+    table = Table(title=visible(title), box=None, padding=(0, 0, 0, 1))
+    table.add_column("", no_wrap=True)
     for policy in content["policies"]:
-        table.add_column(policy, justify="right")
+        # Broken by hand, so that seven columns fit in 80 characters.
+        name = policy.replace("knapformer", "knap-former")
+        name = name.replace("-", "-\n").replace(" ", "\n")
+        table.add_column(name, justify="right", vertical="bottom")
     for name, show in _ROWS.items():
         table.add_row(name, *(show(f) for f in content["policies"].values()))
     console.print(table)
@@ -110,14 +126,16 @@ _ROWS: dict[str, Callable[[dict], str]] = {
     "max / mean - 1": _percent("max_over_mean"),
     "(max - min) / max": _percent("spread"),
     "std / mean": _percent("variation"),
-    "throughput / ideal": _percent("throughput_over_ideal"),
+    "lost, with padding": _percent("lost"),
+    "padding": _percent("padding"),
     "tokens/s": lambda f: f"{f['tokens_per_second']:,.0f}",
     "samples/s": lambda f: f"{f['samples_per_second']:,.2f}",
     "memory used, mean": _percent("memory_share", 0),
     "memory used, maximum": _percent("max_memory_share", 0),
     "mixing / random draw": lambda f: f"{f['mixing']:.2f}",
+    "distinct shapes a step": lambda f: f"{f['distinct_shapes_per_step']:.1f}",
     "compiles": lambda f: _number(f["num_compiles"]),
-    "samples carried to epoch 2": lambda f: _number(f["carried_samples"]),
+    "carried to epoch 2": lambda f: _number(f["carried_samples"]),
 }
 
 

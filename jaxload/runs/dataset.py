@@ -163,7 +163,6 @@ def make_preparation(config: Config, **others: Any) -> Preparation:
         "text_dim": config.model.text_dim,
         "rules": config.shapes,
         "geometry": geometry_of(config),
-        "max_shapes": config.balance.max_buckets,
         "max_source_pixels": config.data.max_source_pixels,
     }
     return Preparation(**(fields | others))

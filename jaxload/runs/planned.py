@@ -1,13 +1,12 @@
 """Plan that a run follows: its own if resumed, one from a file, or a new one."""
 
 import dataclasses
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from jaxload import config as config_lib
-from jaxload.balance.config import BalanceConfig
 from jaxload.balance.program import Layout
+from jaxload.codecs.codec import is_causal, load_codec
 from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.data.manifest import Manifest
@@ -94,13 +93,7 @@ def make_plan(
     """
     num_groups = hardware.mesh.replica
     if plan_file is None:
-        samples = _samples(
-            config,
-            manifest,
-            config.balance,
-            hardware.mesh.layout,
-            num_groups,
-        )
+        samples = find_samples(config, manifest, hardware.mesh.layout, num_groups)
         planner = make_planner(
             config, samples, hardware, console, num_replicas=num_groups
         )
@@ -109,12 +102,7 @@ def make_plan(
     check_plan_file(plan, config.model, hardware.mesh, name=f"plan {plan_file}")
     check_geometry(plan, geometry_of(config), name=f"plan {plan_file}")
     check_num_groups(plan, num_groups)
-    # The plan has already chosen its shapes. Without a limit on shapes, no other shape
-    # can displace a planned one; apply_plan counts the others as left out.
-    every_shape = dataclasses.replace(plan.config, max_buckets=sys.maxsize)
-    samples = _samples(
-        config, manifest, every_shape, plan.mesh.layout, plan.num_replicas
-    )
+    samples = find_samples(config, manifest, plan.mesh.layout, plan.num_replicas)
     return apply_plan(plan, samples)
 
 
@@ -148,17 +136,18 @@ def follow_plan(
     return followed
 
 
-def _samples(
-    config: Config,
-    manifest: Manifest | None,
-    balance: BalanceConfig,
-    layout: Layout,
-    num_replicas: int,
+def find_samples(
+    config: Config, manifest: Manifest | None, layout: Layout, num_replicas: int
 ) -> Samples:
+    """Counts the samples of a dataset, or random ones if there is none."""
     if manifest is not None:
-        return prepared_samples(manifest, balance, layout, num_replicas=num_replicas)
-    shapes = random_shapes(config)
-    return random_samples(shapes, balance, layout, num_replicas=num_replicas)
+        return prepared_samples(manifest)
+    return random_samples(
+        random_shapes(config),
+        layout,
+        may_cut=is_causal(load_codec(config.data.codec)),
+        num_replicas=num_replicas,
+    )
 
 
 def read_plan(path: Path) -> Plan:

@@ -10,9 +10,10 @@ from jaxload.balance.cost import CostModel
 from jaxload.config import Config
 from jaxload.console import Console
 from jaxload.errors import InputError
+from jaxload.models import attention_skips_padding
 from jaxload.parallel.config import MeshConfig
 from jaxload.parallel.mesh import resolve
-from jaxload.parallel.placement import Placement, place
+from jaxload.parallel.placement import GPU_PLATFORMS, Placement, place
 from jaxload.planning.costs import make_cost_model
 from jaxload.planning.footprint import Compiler, LocalCompiler, device_memory
 from jaxload.planning.memory import (
@@ -46,6 +47,9 @@ class Hardware:
     lowering: Lowering | None
     """Programs for the devices of this machine; None for a target."""
 
+    is_gpu: bool
+    """True for GPUs, whose attention may take no time for padding."""
+
 
 def trainer_of(config: Config) -> Trainer:
     """Builds the trainer that a config describes."""
@@ -76,6 +80,7 @@ def local_hardware(config: Config, placement: Placement) -> Hardware:
         target=placement.device_kind,
         compiler=local_compiler(config, lowering),
         lowering=lowering,
+        is_gpu=placement.is_gpu,
     )
 
 
@@ -105,6 +110,7 @@ def target_hardware(config: Config, target: Gpu, num_devices: int | None) -> Har
         target=target.name,
         compiler=TargetCompiler(config, mesh, target, cache),
         lowering=None,
+        is_gpu=True,
     )
 
 
@@ -132,6 +138,7 @@ def find_hardware(
         target=here[0].device_kind,
         compiler=None,
         lowering=None,
+        is_gpu=here[0].platform in GPU_PLATFORMS,
     )
 
 
@@ -154,6 +161,7 @@ def make_planner(
         console,
         hardware.lowering,
         budget=memory_budget(config.balance, hardware.memory_bytes),
+        skips_padding=hardware.is_gpu and attention_skips_padding(config.model),
     )
     return Planner(
         config,

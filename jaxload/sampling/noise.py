@@ -18,7 +18,9 @@ def shift_sigma(sigma: Array, shift: float) -> Array:
 def draw_noise(key: Key[Array, ""], shape: tuple[int, ...]) -> Array:
     """Draws standard normal noise in float32.
 
-    The noise is drawn as a flat array, because XLA takes ten times as long to compile
-    the generator for several axes.
+    The noise of tokens `[S, P]` begins with the noise of any smaller S, bit for bit, so
+    that a sample has the same noise in every program. The noise is drawn as a flat
+    array, also because XLA takes ten times as long to compile the generator for several
+    axes.
     """
     return jax.random.normal(key, (math.prod(shape),), jnp.float32).reshape(shape)

@@ -3,14 +3,16 @@
 Content is the pixels times frames that survive resizing, cropping and cutting. A shape
 is allowed for a clip if the shape has no more frames than the clip, and if the
 upscaling and cropping of the clip's frames to the size of the shape stay within
-`ShapeRules`. A clip goes to the allowed shape of the highest worth: content, less a
-penalty for pixels that upscaling interpolates. Interpolated pixels cost as much to
-train on as other pixels, but carry no information.
+`ShapeRules`. If clips keep their own frames, only the size of a shape counts.
+
+A clip goes to the allowed shape of the highest worth: content, less a penalty for
+pixels that upscaling interpolates. Interpolated pixels cost as much to train on as
+other pixels, but carry no information.
 """
 
 import numpy as np
 
-from jaxload.shapes.clips import Clips, rounded_down
+from jaxload.shapes.clips import Clips, merged_by_size, rounded_down
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import Geometry
 from jaxload.shapes.shape import Shape
@@ -23,9 +25,17 @@ SLACK = 1e-9  # Tolerance for comparing ratios of integers.
 
 
 def assign(
-    clips: Clips, shapes: tuple[Shape, ...], rules: ShapeRules
+    clips: Clips,
+    shapes: tuple[Shape, ...],
+    rules: ShapeRules,
+    *,
+    own_frames: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the index of each distinct clip's shape, or -1, and the content kept."""
+    """Returns the index of each distinct clip's shape, or -1, and the content kept.
+
+    With `own_frames`, a clip keeps all of its frames in the size of a shape, whatever
+    the frames of the shape.
+    """
     shape_of = np.full(len(clips), -1, np.int32)
     best, content = np.zeros(len(clips)), np.zeros(len(clips))
     # Shapes are sorted by tokens, so ties go to the shape with the fewest tokens.
@@ -33,15 +43,24 @@ def assign(
         rows = slice(start, start + _CHUNK)
         for index, shape in enumerate(shapes):
             frames, height, width = shape.pixels
-            kept = frames * kept_pixels(
+            kept = kept_pixels(
                 clips.height[rows], clips.width[rows], height, width, rules
             )
-            kept[clips.frames[rows] < frames] = 0.0
-            score = worth(kept, frames * height * width)
+            taken = frames_taken(clips.frames[rows], frames, own_frames=own_frames)
+            score = taken * worth(kept, height * width)
             better = score > best[rows] * (1 + SLACK)
             shape_of[rows][better], best[rows][better] = index, score[better]
-            content[rows][better] = kept[better]
+            content[rows][better] = (taken * kept)[better]
     return shape_of, content
+
+
+def frames_taken(
+    of_clips: np.ndarray, of_shape: int, *, own_frames: bool
+) -> np.ndarray:
+    """Returns how many frames of each clip a shape takes; 0 if the clip has too few."""
+    if own_frames:
+        return of_clips
+    return np.where(of_clips >= of_shape, of_shape, 0)
 
 
 def kept_pixels(
@@ -78,13 +97,18 @@ def worth(kept: np.ndarray, size: np.ndarray | int) -> np.ndarray:
     return np.where(kept > 0, kept - _INTERPOLATION_PENALTY * (size - kept), 0.0)
 
 
-def coarsened(clips: Clips) -> Clips:
-    """Rounds sizes down to coarser steps until few enough distinct clips remain."""
+def coarsened(clips: Clips, *, own_frames: bool = False) -> Clips:
+    """Rounds sizes down to coarser steps until few enough distinct clips remain.
+
+    With `own_frames`, clips of one size are merged to clips of their mean length.
+    """
     step = 1
-    while len(clips) > _MAX_DISTINCT:
+    coarse = merged_by_size(clips) if own_frames else clips
+    while len(coarse) > _MAX_DISTINCT:
         step *= 2
         clips = rounded_down(clips, step)
-    return clips
+        coarse = merged_by_size(clips) if own_frames else clips
+    return coarse
 
 
 def _grid_sizes(rules: ShapeRules, geometry: Geometry) -> tuple[np.ndarray, np.ndarray]:
@@ -102,8 +126,8 @@ def best_of_grid(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Finds the best candidate size for each distinct size of clips.
 
-    Returns the index of each clip's distinct size and, for each distinct size, the most
-    pixels that any candidate keeps and the height and width of the best candidate.
+    Returns the index of each clip's distinct size and, for each distinct size, the
+    pixels that the best candidate keeps, its height and its width.
     """
     grid_height, grid_width = _grid_sizes(rules, clips.geometry)
     sizes, inverse = np.unique(
@@ -116,8 +140,11 @@ def best_of_grid(
         height, width = sizes[:, start : start + rows, None]
         kept = kept_pixels(height, width, grid_height, grid_width, rules)
         score = worth(kept, grid_height * grid_width)
-        best[start : start + rows] = score.argmax(axis=1)
-        pixels[start : start + rows] = kept.max(axis=1)
+        chosen = score.argmax(axis=1)
+        best[start : start + rows] = chosen
+        pixels[start : start + rows] = np.take_along_axis(kept, chosen[:, None], 1)[
+            :, 0
+        ]
     return inverse.ravel(), pixels, grid_height[best], grid_width[best]
 
 

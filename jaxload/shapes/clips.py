@@ -16,6 +16,7 @@ from jaxload.shapes.cuts import Cuts, cut_videos
 from jaxload.shapes.geometry import Geometry
 
 BAD_METADATA = "bad metadata"
+TOO_SHORT_VIDEO = "too short for a clip of several frames"
 _MAX_SIZE = 1 << 16  # Bound on height and width, so that a key takes 64 bits.
 _MAX_COUNT = 1e17  # Most clips of one row, far below the limit of 64 bits.
 
@@ -39,7 +40,8 @@ class Clips:
     """Counts of clips by frames and size; sorted, so equal data give equal arrays."""
 
     frames: np.ndarray
-    """Number of frames at the model's rate, rounded down to a valid one."""
+    """Number of frames at the model's rate, rounded down to a valid one; a mean after
+    `merged_by_size`."""
 
     height: np.ndarray
     width: np.ndarray
@@ -77,6 +79,13 @@ def too_long(columns: Columns, rules: ShapeRules) -> np.ndarray:
     return columns.num_frames > MAX_HOURS * 3600 * rate
 
 
+def without_stills(clips: Clips, is_video: np.ndarray) -> tuple[Clips, int]:
+    """Leaves out clips of videos that would be stills; also returns their number."""
+    is_still = is_video & (clips.frames == 1)
+    count = np.where(is_still, 0, clips.count)
+    return dataclasses.replace(clips, count=count), int(clips.count[is_still].sum())
+
+
 def tabulate(
     cuts: Cuts,
     height: np.ndarray,
@@ -109,6 +118,8 @@ class ClipCounter:
         self._geometry = geometry
         self._keys = np.empty(0, np.int64)
         self._counts = np.empty(0, np.int64)
+        self.num_too_short = 0
+        """Number of clips of videos that would be stills, which are left out."""
 
     def add(self, columns: Columns) -> np.ndarray:
         """Counts the clips of some rows; returns a mask of the invalid rows."""
@@ -126,7 +137,10 @@ class ClipCounter:
                 f"{cuts.num_full.max():,} clips each: expected at most "
                 f"{_MAX_COUNT:.0e} clips"
             )
-        for clips in tabulate(cuts, height, width, columns.count, self._geometry):
+        is_video = columns.num_frames > 1
+        for all_clips in tabulate(cuts, height, width, columns.count, self._geometry):
+            clips, num_stills = without_stills(all_clips, is_video)
+            self.num_too_short += num_stills
             some = clips.count > 0
             self._merge(_keys(clips)[some], clips.count[some])
         return ~good
@@ -151,6 +165,19 @@ def rounded_down(clips: Clips, step: int) -> Clips:
     )
     keys = _keys(dataclasses.replace(clips, height=height, width=width))
     return _unpacked(*_added_up(keys, clips.count), clips.geometry)
+
+
+def merged_by_size(clips: Clips) -> Clips:
+    """Merges the clips of each size; their frames become a mean, as floats."""
+    keys, inverse = np.unique(
+        _keys(dataclasses.replace(clips, frames=np.zeros_like(clips.frames))),
+        return_inverse=True,
+    )
+    count, frames = np.zeros((2, len(keys)), np.int64)
+    np.add.at(count, inverse, clips.count)
+    np.add.at(frames, inverse, clips.frames * clips.count)
+    merged = _unpacked(keys, count, clips.geometry)
+    return dataclasses.replace(merged, frames=frames / count)
 
 
 def _keys(clips: Clips) -> np.ndarray:

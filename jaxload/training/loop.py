@@ -115,13 +115,11 @@ class _StepClock:
         ]
         _check_finite(running.step, " + ".join(map(str, ran)), scalars)
         batch = np.array([bucket.batch for bucket in buckets])
-        tokens = batch * [bucket.tokens for bucket in buckets]
         values = {
             "epoch": self._schedule.epoch(running.step + 1),
             **{name: value.tolist() for name, value in scalars.items()},
-            "bucket": "+".join(str(bucket.shape) for bucket in ran),
+            "bucket": "+".join(str(bucket.form) for bucket in ran),
             "batch": int(counts @ batch),
-            "tokens": int(counts @ tokens),
             "seconds": seconds,
             "data_wait_seconds": running.data_wait,
         }

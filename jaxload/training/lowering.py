@@ -70,7 +70,7 @@ class Lowering:
             for name, array in batch_spec(self.trainer.model, program).items()
         }
         run = jax.jit(
-            functools.partial(self.trainer.micro_step, program.remat),
+            functools.partial(self.trainer.micro_step, program),
             donate_argnums=2,
             out_shardings=(jax.tree.map(_sharding, sums), group.replicated),
         )
@@ -95,6 +95,7 @@ class Lowering:
             self.trainer.graphdef("none"),
             config,
             channels=model.channels,
+            patch=model.patch,
             shift=shift,
         )
         state = _abstract(self._shapes[0], group.state(self._shapes[0]))

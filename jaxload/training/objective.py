@@ -8,11 +8,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key
 
+from jaxload.models.embeddings import row_lengths, without_padding
 from jaxload.sampling.noise import NUM_TIMESTEPS, draw_noise, shift_sigma
 from jaxload.training.config import FlowConfig
 
 Velocity = Callable[[Array, Array, Array], Array]
-"""A model as a function: (latent, timestep, text) -> velocity."""
+"""A model as a function: (tokens [B, S, P], timestep [B], text) -> velocity [B, S, P].
+
+The grid of the tokens is bound to it.
+"""
 
 Metrics = Mapping[str, Array]
 """Arrays of any shape, each a sum over samples."""
@@ -29,7 +33,15 @@ class Objective(Protocol):
     def __call__(
         self, model: Velocity, batch: Mapping[str, Array], keys_B: Key[Array, " b"]
     ) -> tuple[Float[Array, " b"], Metrics]:
-        """Returns the loss of each sample, and metrics summed over the samples."""
+        """Returns the loss of each sample, and metrics summed over the samples.
+
+        Args:
+            model: Model, which ignores padding and returns arbitrary values there.
+            batch: Arrays of `jaxload.data.batch_spec.batch_spec`. If they include
+                `grid`, the tokens of a sample are followed by padding, which must not
+                affect the results.
+            keys_B: Random key of each sample.
+        """
         ...
 
     def init_metrics(self) -> Metrics:
@@ -66,20 +78,21 @@ class FlowMatching:
         noise_keys, sigma_keys, drop_keys = jax.vmap(
             lambda key: jax.random.split(key, 3), out_axes=1
         )(keys_B)
-        latent_BFHWC = batch["latent"].astype(jnp.float32)
-        noise_BFHWC = jax.vmap(lambda key: draw_noise(key, latent_BFHWC.shape[1:]))(
+        lengths_B = row_lengths(batch["grid"]) if "grid" in batch else None
+        tokens_BSP = without_padding(batch["tokens"].astype(jnp.float32), lengths_B)
+        noise_BSP = jax.vmap(lambda key: draw_noise(key, tokens_BSP.shape[1:]))(
             noise_keys
         )
         sigma_B = jax.vmap(lambda key: _draw_sigma(key, self.config))(sigma_keys)
         draw_B = jax.vmap(lambda key: jax.random.uniform(key))(drop_keys)
 
-        s = sigma_B[:, None, None, None, None]
-        noisy_BFHWC = (1.0 - s) * latent_BFHWC + s * noise_BFHWC
+        s = sigma_B[:, None, None]
+        noisy_BSP = (1.0 - s) * tokens_BSP + s * noise_BSP
         kept_B, text_BTE = draw_B >= self.config.caption_dropout, batch["text"]
         text_BTE = jnp.where(kept_B[:, None, None], text_BTE, jnp.zeros_like(text_BTE))
-        predicted_BFHWC = model(noisy_BFHWC, NUM_TIMESTEPS * sigma_B, text_BTE)
-        error = predicted_BFHWC - (noise_BFHWC - latent_BFHWC)
-        loss_B = jnp.mean(jnp.square(error), axis=(1, 2, 3, 4))
+        predicted_BSP = model(noisy_BSP, NUM_TIMESTEPS * sigma_B, text_BTE)
+        error_BSP = predicted_BSP - (noise_BSP - tokens_BSP)
+        loss_B = _mean_square(error_BSP, lengths_B)
         return loss_B, _by_noise_level(loss_B, sigma_B)
 
     def init_metrics(self) -> dict[str, Array]:
@@ -115,6 +128,14 @@ def sample_keys(
     noise_key = jax.random.fold_in(jax.random.key(seed), _NOISE_STREAM)
     step_key = jax.random.fold_in(noise_key, step)
     return jax.vmap(jax.random.fold_in, in_axes=(None, 0))(step_key, ids_B)
+
+
+def _mean_square(error_BSP: Array, lengths_B: Array | None) -> Array:
+    """Returns the mean square over the elements of each sample, without padding."""
+    if lengths_B is None:
+        return jnp.mean(jnp.square(error_BSP), axis=(1, 2))
+    total_B = jnp.square(without_padding(error_BSP, lengths_B)).sum(axis=(1, 2))
+    return total_B / (lengths_B * error_BSP.shape[2]).astype(jnp.float32)
 
 
 def _by_noise_level(loss_B: Array, sigma_B: Array) -> dict[str, Array]:

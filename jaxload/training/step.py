@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,8 +11,9 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from jaxload.balance.program import Remat
+from jaxload.balance.program import Program, Remat
 from jaxload.models import ModelConfig, make_model
+from jaxload.models.embeddings import Grid, row_lengths
 from jaxload.training.config import FlowConfig, OptimizerConfig
 from jaxload.training.objective import FlowMatching, Objective, sample_keys
 from jaxload.training.optimizer import learning_rate_schedule, make_optimizer
@@ -55,6 +57,11 @@ class Sums:
     grads: Any
     loss: Any
     count: Any
+    """Number of samples."""
+
+    num_tokens: Any
+    """Number of tokens, without padding and text."""
+
     metrics: Any
     """Metrics of the objective."""
 
@@ -90,7 +97,7 @@ class Trainer:
 
     def micro_step(
         self,
-        remat: Remat,
+        program: Program,
         step: jax.Array,
         model: tuple[Any, Any],
         sums: Sums,
@@ -98,22 +105,41 @@ class Trainer:
     ) -> tuple[Sums, jax.Array]:
         """Adds a micro-batch's losses and gradients to the sums of one group.
 
+        Args:
+            program: Form of the samples, and remat policy.
+            step: Step of the run, which the noise depends on.
+            model: Trained and frozen parameters.
+            sums: Sums before.
+            batch: Arrays of `jaxload.data.batch_spec.batch_spec`.
+
         Returns:
             The sums, and the micro-batch's own loss. The loss is never donated, and is
             ready when the micro-step is done.
         """
         params, frozen = model
-        keys_B = sample_keys(self.seed, step, batch["id"])
+        keys_B, batch_size = sample_keys(self.seed, step, batch["id"]), len(batch["id"])
+
+        # A grid of all samples alike is static: no sample has padding.
+        grid = program.form.token_grid or batch["grid"]
 
         def loss_sum(params):
-            model = nnx.merge(self.graphdef(remat), params, frozen)
-            loss_B, metrics = self.objective(model, batch, keys_B)
+            model = nnx.merge(self.graphdef(program.remat), params, frozen)
+
+            def velocity(tokens_BSP, timestep_B, text_BTE):
+                return model.velocity(tokens_BSP, grid, timestep_B, text_BTE)
+
+            loss_B, metrics = self.objective(velocity, batch, keys_B)
             return loss_B.sum(), metrics
 
         grad = jax.value_and_grad(loss_sum, has_aux=True)
         (loss, metrics), grads = grad(params)
-        count = jnp.asarray(batch["id"].shape[0], jnp.int32)
-        more = Sums(grads=grads, loss=loss, count=count, metrics=metrics)
+        more = Sums(
+            grads=grads,
+            loss=loss,
+            count=jnp.asarray(batch_size, jnp.int32),
+            num_tokens=_count_tokens(grid, batch_size),
+            metrics=metrics,
+        )
         sums = jax.tree.map(lambda total, one: total + one[None], sums, more)
         return sums, loss
 
@@ -138,6 +164,7 @@ class Trainer:
             "loss": sums.loss / sums.count.astype(jnp.float32),
             "grad_norm": optax.tree.norm(grads),
             "learning_rate": jnp.asarray(self.learning_rate(state.step), jnp.float32),
+            "tokens": sums.num_tokens,
             **self.objective.report(statistics),
         }
         state = TrainState(
@@ -159,6 +186,7 @@ class Trainer:
             grads=jax.tree.map(zeros, params),
             loss=jnp.zeros(num_groups, jnp.float32),
             count=jnp.zeros(num_groups, jnp.int32),
+            num_tokens=jnp.zeros(num_groups, jnp.int32),
             metrics=jax.tree.map(zeros, self.objective.init_metrics()),
         )
 
@@ -177,6 +205,13 @@ class Trainer:
 
     def _concrete(self, remat: Remat) -> ModelConfig:
         return dataclasses.replace(self.model, remat=remat)
+
+
+def _count_tokens(grid: Grid, batch: int) -> jax.Array:
+    lengths_B = row_lengths(grid)
+    if lengths_B is None:
+        return jnp.asarray(batch * math.prod(grid), jnp.int32)
+    return lengths_B.sum()
 
 
 def make_trainer(

@@ -116,8 +116,9 @@ class TextRefiner(nnx.Module):
         condition_BD += self.pooled_out(nnx.silu(self.pooled_in(mean_BE)))
         return run_stacked(
             self.blocks,
-            lambda block, text_BTD: block(text_BTD, condition_BD, key_lengths),
+            lambda block, text_BTD, lengths_B: block(text_BTD, condition_BD, lengths_B),
             self.text_in(text_BTE),
+            rows=key_lengths,
             remat=self.config.remat,
         )
 

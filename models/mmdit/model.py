@@ -133,15 +133,17 @@ class MMDiT(Transformer):
 
         video_BSD, text_BTD = run_stacked(
             self.double_blocks,
-            lambda block, streams: block(*streams, condition_BD, rotary, keys),
+            lambda block, streams, keys: block(*streams, condition_BD, rotary, keys),
             (video_BSD, text_BTD),
+            rows=keys,
             remat=config.remat,
         )
         rotary_U = _still_after(rotary, num_text_tokens)
         x_BUD = run_stacked(
             self.single_blocks,
-            lambda block, x_BUD: block(x_BUD, condition_BD, rotary_U, keys),
+            lambda block, x_BUD, keys: block(x_BUD, condition_BD, rotary_U, keys),
             jnp.concatenate([video_BSD, text_BTD], axis=1),
+            rows=keys,
             remat=config.remat,
         )
 

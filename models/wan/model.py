@@ -124,11 +124,11 @@ class WanTransformer(Transformer):
         widths = rope_widths(config.head_width)
         rotary = rotary_table(grid, num_tokens, widths, theta=_ROPE_THETA)
 
-        def run(block: WanBlock, x_BSD: Array) -> Array:
+        def run(block: WanBlock, x_BSD: Array, lengths_B: Array | None) -> Array:
             return block(x_BSD, time_BMD, text_BTD, image_BLD, rotary, lengths_B)
 
         x_BSD = self.patch_in(tokens_BSP)
-        x_BSD = run_stacked(self.blocks, run, x_BSD, remat=config.remat)
+        x_BSD = run_stacked(self.blocks, run, x_BSD, rows=lengths_B, remat=config.remat)
 
         head_BMD = (
             time_BD[:, None] + self.head_modulation[...].astype(jnp.float32)[None]

@@ -20,6 +20,7 @@ from jaxload.errors import InputError
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import architecture_of
 from jaxload.shapes.shape import Shape
+from tests.balance.grid_samples import grid_class, grid_classes, shape_of
 
 COST = analytic_law(architecture_of(preset("wan-demo")))
 CONFIG = BalanceConfig(max_tokens=640, max_compute_tokens=512)
@@ -60,8 +61,8 @@ def choose(
     per_unit = unit // num_devices
     max_units = max_batch or (lambda s: config.max_tokens // (per_unit * s.tokens))
     return choose_batches(
+        grid_classes(counts),
         [limit_of(s, max_units(s), unit=unit, layout=layout) for s in shapes],
-        [counts[shape] for shape in shapes],
         config=config,
         cost_model=model_of(COST),
         num_replicas=num_replicas,
@@ -95,17 +96,20 @@ def test_a_batch_is_the_largest_within_both_budgets(
     catalogue = choose(counts, config=config, num_replicas=num_replicas)
     if rule == "dual" and exponent:
         assert catalogue.exponent == exponent
-    assert [b.shape.tokens for b in catalogue.buckets] == sorted(
+    assert [shape_of(b).tokens for b in catalogue.buckets] == sorted(
         shape.tokens for shape in counts
     )
     for bucket in catalogue.buckets:
-        tokens, available = bucket.shape.tokens, counts[bucket.shape] // num_replicas
+        tokens, available = (
+            shape_of(bucket).tokens,
+            counts[shape_of(bucket)] // num_replicas,
+        )
         options = (tokens, rule, config, catalogue.exponent)
         # Brute force over all batches.
         best = max((b for b in range(1, 641) if obeys(b, *options)), default=0)
         assert bucket.batch == max(1, min(best, available))
         assert bucket.over_budget == (not obeys(1, *options))
-        assert bucket.num_samples == counts[bucket.shape]
+        assert bucket.num_samples == counts[shape_of(bucket)]
         assert bucket.cost == pytest.approx(COST(bucket.batch, tokens))
 
 
@@ -139,7 +143,7 @@ def test_a_batch_of_several_devices_is_the_largest_within_the_budgets_of_each(
         assert bucket.program.layout == layout
         assert bucket.batch % layout.batch == bucket.batch % multiple == 0
         assert bucket.program.samples_per_device == bucket.batch // layout.batch
-        available = counts[bucket.shape] // (num_replicas if together else 1)
+        available = counts[shape_of(bucket)] // (num_replicas if together else 1)
         options = (bucket.tokens, rule, config, catalogue.exponent)
         # Brute force over all batches, by their samples per device.
         best = max(
@@ -187,8 +191,8 @@ def test_devices_that_share_sequences_run_more_of_them(rule):
     shape, config = Shape(8, 8, 8), dataclasses.replace(CONFIG, rule=rule, exponent=1.5)
     batch = {
         ring: choose_batches(
+            [grid_class(shape, 10**6)],
             [limit_of(shape, 1_000, layout=Layout(ring=ring))],
-            [10**6],
             config=config,
             cost_model=model_of(COST),
             num_replicas=1,
@@ -356,8 +360,8 @@ def test_rejects_invalid_budgets(field, value, message):
 def test_the_exponent_of_dual_is_regressed_from_the_cost_model():
     shapes = [Shape(frames, 60, 104) for frames in (1, 5, 13, 21)]
     catalogue = choose_batches(
+        grid_classes(dict.fromkeys(shapes, 1_000)),
         [limit_of(shape, 70_000 // shape.tokens) for shape in shapes],
-        [1_000] * 4,
         config=BalanceConfig(max_tokens=70_000, rule="dual"),
         cost_model=model_of(WAN_LIKE),
         num_replicas=1,
@@ -372,8 +376,8 @@ def test_the_budget_includes_the_fixed_cost():
     cost = dataclasses.replace(WAN_LIKE, fixed=float(WAN_LIKE(1, 1_560)))
     shapes = [Shape(1, 60, 104), Shape(21, 60, 104)]
     catalogue = choose_batches(
+        grid_classes(dict.fromkeys(shapes, 1_000)),
         [limit_of(shape, 70_000 // shape.tokens) for shape in shapes],
-        [1_000] * 2,
         config=BalanceConfig(max_tokens=70_000),
         cost_model=model_of(cost),
         num_replicas=1,

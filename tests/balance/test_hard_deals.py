@@ -77,7 +77,7 @@ def test_a_deal_does_not_grow_with_the_number_of_samples(name: str, accumulate: 
         deal = deal_of(supplies, num_replicas=16, accumulate=accumulate)
         check_size(deal, len(supplies))
         for shape, supply in enumerate(supplies):
-            batch = [p.batch if p.shape == shape else 0 for p in deal.options]
+            batch = [p.batch if p.form == shape else 0 for p in deal.options]
             core = sum(p.times * int(np.dot(p.counts, batch)) for p in deal.patterns)
             rest = sum(int(np.dot(p.counts, batch)) for p in deal.rest)
             smallest = min(b for b in batch if b)

@@ -1,21 +1,21 @@
 """Tests of jaxload.balance.memory."""
 
 import dataclasses
+import sys
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxload.balance.form import Grid
+from jaxload.balance.form import Grid, Length
 from jaxload.balance.memory import (
     Limit,
     MemoryLaw,
-    probe_shapes,
+    probe_forms,
     regress_memory,
 )
 from jaxload.balance.program import Layout, Program, Remat
 from jaxload.errors import InputError
-from jaxload.shapes.shape import Shape
 
 LAW = MemoryLaw(fixed=100.0, per_sample=3.0, per_token=0.25)
 LENGTHS = (16, 64)  # 7 and 19 bytes per sample.
@@ -134,10 +134,20 @@ def test_one_sample_more_than_max_samples_exceeds_the_budget():
     assert LAW.max_samples(16, 107) == 1
 
 
-def test_the_shortest_and_longest_shapes_are_probed():
-    shapes = [Shape(3, 4, 4), Shape(1, 4, 4), Shape(9, 4, 4), Shape(5, 4, 4)]
-    assert probe_shapes(shapes) == [Shape(1, 4, 4), Shape(9, 4, 4)]
-    assert probe_shapes(shapes[:1]) == shapes[:1]
+def test_the_shortest_and_longest_forms_are_probed():
+    forms = [Length(12), Grid(1, 4, 4), Grid(9, 4, 4), Length(20)]
+    assert probe_forms(forms) == [Grid(1, 4, 4), Grid(9, 4, 4)]
+    assert probe_forms(forms[:1]) == forms[:1]
+
+
+def test_one_token_more_than_max_tokens_exceeds_the_budget():
+    for samples in (1, 2, 5):
+        for budget in range(90, 400):
+            tokens = LAW.max_tokens(samples, budget)
+            assert tokens == 0 or 100 + samples * LAW.sample(tokens) <= budget
+            assert 100 + samples * LAW.sample(tokens + 1) > budget
+    free = dataclasses.replace(LAW, per_token=0.0)
+    assert free.max_tokens(1, 200) == sys.maxsize
 
 
 def test_a_limit_counts_in_units():

@@ -17,11 +17,12 @@ from jaxload.balance.mixed import Mixed, _stride
 from jaxload.balance.pattern import Pattern
 from jaxload.balance.program import Program
 from jaxload.balance.supply import Supply
+from tests.balance.grid_samples import grid_bucket, shape_of
 
 
 def bucket(shape: int, batch: int, num_samples: int) -> Bucket:
     program = Program(form=Grid(shape + 1, 2, 2), batch=batch)
-    return Bucket(program=program, num_samples=num_samples, cost=1.0)
+    return grid_bucket(program, num_samples)
 
 
 def dealt(supplies, *, num_replicas=1, accumulate=1, seed=0) -> Mixed:
@@ -33,7 +34,7 @@ def dealt(supplies, *, num_replicas=1, accumulate=1, seed=0) -> Mixed:
         num_replicas=num_replicas,
         max_programs=2 * len(supplies),
     )
-    buckets = [bucket(p.shape, p.batch, supplies[p.shape][0]) for p in deal.options]
+    buckets = [bucket(p.form, p.batch, supplies[p.form][0]) for p in deal.options]
     return Mixed(
         buckets=tuple(buckets),
         patterns=deal.patterns,
@@ -108,10 +109,10 @@ def test_each_sample_once_per_epoch_up_to_a_carried_remainder(make):
             for m in micro_batches:
                 ran = schedule.buckets[m.bucket]
                 assert len(m.members) == ran.batch
-                counts.update((ran.shape, int(i)) for i in m.members)
+                counts.update((shape_of(ran), int(i)) for i in m.members)
         carried = schedule.carried(epoch)
-        for shape in {b.shape for b in schedule.buckets}:
-            of_shape = [b for b in schedule.buckets if b.shape == shape]
+        for shape in {shape_of(b) for b in schedule.buckets}:
+            of_shape = [b for b in schedule.buckets if shape_of(b) == shape]
             num_samples = of_shape[0].num_samples
             seen = np.array([counts[shape, i] for i in range(num_samples)])
             waiting = (epoch + 1) * num_samples - seen.sum()

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxload.balance.bucket import Bucket
 from jaxload.balance.form import Grid
 from jaxload.balance.program import REMATS, Layout, Program
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
+from tests.balance.grid_samples import grid_bucket, shape_of
 
 GRID = Grid(5, 8, 12)  # 120 tokens.
 SIZES = st.integers(1, 8)
@@ -99,7 +99,7 @@ def test_tokens_of_a_device_by_hand():
 )
 def test_a_program_as_text(program, text):
     assert str(program) == text
-    assert str(Bucket(program=program, num_samples=9, cost=1.0)) == text
+    assert str(grid_bucket(program, 9)) == text
 
 
 def test_programs_can_be_dictionary_keys():
@@ -116,5 +116,5 @@ def test_programs_can_be_dictionary_keys():
 
 def test_a_bucket_has_the_sizes_of_its_program():
     program = Program(form=GRID, batch=6, layout=Layout(batch=3))
-    bucket = Bucket(program=program, num_samples=9, cost=1.0)
-    assert (bucket.shape, bucket.batch, bucket.tokens) == (Shape(5, 8, 12), 6, 120)
+    bucket = grid_bucket(program, 9)
+    assert (shape_of(bucket), bucket.batch, bucket.tokens) == (Shape(5, 8, 12), 6, 120)

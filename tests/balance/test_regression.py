@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from jaxload.balance.regression import Calibration, Timing, regress_costs
+from jaxload.balance.calibration import Calibration
+from jaxload.balance.regression import Timing, regress_costs
 from jaxload.errors import InputError
 
 GRID = [(b, s) for s in (16, 64, 256, 1_024, 4_096) for b in (1, 2, 4)]
@@ -163,7 +164,7 @@ def test_json_gives_an_equal_calibration():
         timings(two_terms, noise=0.02), source="test", remat="full"
     )
     content = json.loads(json.dumps(calibration.to_dict()))
-    assert (content["format"], content["remat"]) == (3, "full")
+    assert (content["format"], content["remat"]) == (4, "full")
     assert Calibration.from_dict(content, name="calibration.json") == calibration
 
 
@@ -198,3 +199,32 @@ def test_an_invalid_source_or_remat_is_refused(field, value):
     # Refused by the class itself, not by type checks that run only in tests.
     with pytest.raises(InputError, match=rf"a calibration \(ValueError\(.{field}="):
         Calibration.from_dict(content | {field: value}, name="calibration.json")
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_rows_with_padding_decide_whether_attention_skips_it(skips: bool):
+    def seconds(batch: int, tokens: int, mean: float) -> float:
+        keys = mean if skips else tokens
+        return 3e-3 + batch * tokens * (2e-5 + 1e-8 * keys)
+
+    rng = np.random.default_rng(0)
+    mixed = [
+        Timing(
+            batch=b,
+            tokens=s,
+            mean_length=s / 2,
+            seconds=seconds(b, s, s / 2) * (1 + 0.01 * rng.normal()),
+        )
+        for b, s in GRID
+    ]
+    full = timings(two_terms, noise=0.01)
+    found = regress_costs([*mixed, *full], source="test")
+    assert found.skips_padding == skips
+    assert len(found.mixed) == len(GRID)
+    # Rows with padding change no law.
+    alone = regress_costs(full, source="test")
+    assert (found.cost, found.power_law) == (alone.cost, alone.power_law)
+    assert found.points == alone.points
+    assert not alone.skips_padding
+    content = json.loads(json.dumps(found.to_dict()))
+    assert Calibration.from_dict(content, name="x") == found

@@ -28,8 +28,8 @@ from jaxload.balance.scenario import (
 from jaxload.balance.simulation import POLICIES, simulate_policy
 from jaxload.errors import InputError
 from jaxload.planning.memory import TokenMemory
-from jaxload.shapes.cover import cover_exactly
 from jaxload.shapes.shape import Shape
+from tests.balance.grid_samples import grid_classes, shape_of
 
 LAW = CostLaw(fixed=40.0, per_sample=10.0, per_token=1.0, per_token_squared=0.01)
 COUNTS = {Shape(1, 4, 4): 4_001, Shape(9, 4, 4): 1_203, Shape(25, 4, 4): 499}
@@ -50,7 +50,7 @@ def scenario_of(
         max_tokens=max_tokens, policy="mixed", batch_multiple=multiple, **options
     )
     return Scenario(
-        cover=cover_exactly(dict(counts), max_shapes=16, min_samples=1),
+        classes=grid_classes(counts),
         config=config,
         cost_model=CostModel.of(LAW, unit="s", source="test"),
         limit=TokenMemory(
@@ -101,7 +101,7 @@ def samples_of(schedule: Mixed, epoch: int) -> collections.Counter:
         for m in schedule.micro_batches(*divmod(index, schedule.num_replicas)):
             bucket = schedule.buckets[m.bucket]
             assert len(m.members) == bucket.batch
-            counts.update((bucket.shape, int(i)) for i in m.members)
+            counts.update((shape_of(bucket), int(i)) for i in m.members)
     return counts
 
 
@@ -112,7 +112,7 @@ def check_epochs(schedule: Mixed, num_samples: Mapping[Shape, int]) -> None:
         counts += samples_of(schedule, epoch)
         carried = schedule.carried(epoch)
         for shape, count in num_samples.items():
-            smallest = min(b.batch for b in schedule.buckets if b.shape == shape)
+            smallest = min(b.batch for b in schedule.buckets if shape_of(b) == shape)
             seen = np.array([counts[shape, i] for i in range(count)])
             waiting = (epoch + 1) * count - seen.sum()
             assert 0 <= waiting < smallest
@@ -127,14 +127,14 @@ def check_epochs(schedule: Mixed, num_samples: Mapping[Shape, int]) -> None:
 def test_each_sample_once_per_epoch_whatever_the_layout(make):
     scenario = make()
     schedule = make_mixed(scenario)
-    counts = dict(zip(scenario.cover.shapes, scenario.cover.num_samples, strict=True))
-    assert {b.shape for b in schedule.buckets} == set(counts)
+    counts = {c.shapes[0]: c.num_samples for c in scenario.classes}
+    assert {shape_of(b) for b in schedule.buckets} == set(counts)
     for bucket in schedule.buckets:
-        limit = scenario.limit(bucket.shape)
+        limit = scenario.limit(bucket.form)
         assert bucket.batch % limit.unit == 0
         assert limit.unit <= bucket.batch <= limit.program.batch
         assert bucket.program == limit.program.resized(bucket.batch)
-        assert bucket.num_samples == counts[bucket.shape]
+        assert bucket.num_samples == counts[shape_of(bucket)]
         assert bucket.cost == scenario.cost_model(bucket.program)
     check_epochs(schedule, counts)
 
@@ -238,13 +238,13 @@ def test_other_numbers_of_samples_are_dealt_over_the_same_programs(
     buckets = deal_buckets(deal, scenario)
     assert deal.budget == first.budget
     assert {b.program for b in buckets} <= {b.program for b in programs}
-    assert {b.shape: b.num_samples for b in buckets} == counts
+    assert {shape_of(b): b.num_samples for b in buckets} == counts
     costs = relative_costs(deal, buckets, accumulate)
     # All patterns except a few of the rest cost the budget; none costs more.
     assert costs.max() <= 1.002
     assert costs.mean() > 0.95
     for shape, count in counts.items():
-        batch = [b.batch if b.shape == shape else 0 for b in buckets]
+        batch = [b.batch if shape_of(b) == shape else 0 for b in buckets]
         core = sum(p.times * np.dot(p.counts, batch) for p in deal.patterns)
         rest = sum(np.dot(p.counts, batch) for p in deal.rest)
         smallest = min(b for b in batch if b)
@@ -272,11 +272,11 @@ def test_a_deal_may_be_made_again_for_fewer_shapes():
     planned = scenario_of(COUNTS)
     first = deal_of(planned)
     kept = dict(list(COUNTS.items())[1:])
-    programs = tuple(b for b in deal_buckets(first, planned) if b.shape in kept)
+    programs = tuple(b for b in deal_buckets(first, planned) if shape_of(b) in kept)
     scenario = scenario_of(kept)
     deal = deal_buckets_again(scenario, programs, first.budget)
     buckets = deal_buckets(deal, scenario)
-    assert {b.shape for b in buckets} == set(kept)
+    assert {shape_of(b) for b in buckets} == set(kept)
     assert {b.program for b in buckets} <= {b.program for b in programs}
 
 
@@ -284,7 +284,7 @@ def test_a_deal_may_be_made_again_for_fewer_shapes():
 def test_lockstep_groups_take_units_for_each_replica(devices):
     scenario = scenario_of(COUNTS, layout=Layout(batch=devices), num_replicas=3)
     schedule = make_lockstep(scenario)
-    assert [b.shape for b in schedule.buckets] == list(COUNTS)
+    assert [shape_of(b) for b in schedule.buckets] == list(COUNTS)
     for bucket in schedule.buckets:
         assert bucket.batch % devices == 0
         assert 3 * bucket.batch <= bucket.num_samples

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxload.balance.bucket import Bucket
 from jaxload.balance.form import Grid
 from jaxload.balance.mixed import Mixed
 from jaxload.balance.pattern import Pattern
@@ -15,15 +14,12 @@ from jaxload.balance.program import Layout, Program
 from jaxload.balance.schedule import Lockstep, Schedule
 from jaxload.balance.stream import stream_members
 from jaxload.errors import InputError
+from tests.balance.grid_samples import grid_bucket
 
 
 def make_schedule(sizes, *, num_replicas=1, accumulate=1, seed=0) -> Lockstep:
     buckets = tuple(
-        Bucket(
-            program=Program(form=Grid(i + 1, 2, 2), batch=batch),
-            num_samples=num_samples,
-            cost=1.0,
-        )
+        grid_bucket(Program(form=Grid(i + 1, 2, 2), batch=batch), num_samples)
         for i, (batch, num_samples) in enumerate(sizes)
     )
     return Lockstep(
@@ -196,12 +192,9 @@ def make_mixed(*, num_replicas: int, long_rest: bool) -> Mixed:
     """Builds a schedule of two shapes on groups of two devices."""
     sizes = [(0, 2, 160), (0, 4, 160), (1, 2, 61)]
     buckets = tuple(
-        Bucket(
-            program=Program(
-                form=Grid(shape + 1, 2, 2), batch=batch, layout=Layout(batch=2)
-            ),
-            num_samples=num_samples,
-            cost=1.0,
+        grid_bucket(
+            Program(form=Grid(shape + 1, 2, 2), batch=batch, layout=Layout(batch=2)),
+            num_samples,
         )
         for shape, batch, num_samples in sizes
     )

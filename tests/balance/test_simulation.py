@@ -11,6 +11,7 @@ from jaxload.balance.architecture import analytic_law
 from jaxload.balance.batch_sizes import choose_batches, expected_idle
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
+from jaxload.balance.form import Grid
 from jaxload.balance.imbalance import expected_distinct
 from jaxload.balance.packing import fullest, partition
 from jaxload.balance.program import Layout
@@ -25,8 +26,8 @@ from jaxload.errors import InputError
 from jaxload.models import preset
 from jaxload.planning.analytic_cost import architecture_of
 from jaxload.planning.memory import TokenMemory
-from jaxload.shapes.cover import cover_exactly
 from jaxload.shapes.shape import Shape
+from tests.balance.grid_samples import grid_classes, shape_of
 
 WAN_14B = analytic_law(architecture_of(preset("wan2.1-t2v-14b")))
 # Synthetic counts: images in two sizes, and clips up to 81 frames of 720x1280.
@@ -59,7 +60,7 @@ def scenario_of(
     config = BalanceConfig(max_tokens=int(headroom * longest), **options)
     memory = TokenMemory(max_tokens=config.max_tokens, layout=layout or Layout())
     return Scenario(
-        cover=cover_exactly(counts, max_shapes=16, min_samples=1),
+        classes=grid_classes(counts),
         config=config,
         cost_model=model_of(WAN_14B),
         limit=memory.limit,
@@ -156,7 +157,7 @@ def test_mixing_is_distinct_shapes_over_those_of_a_random_draw_of_the_epoch():
     scenario = scenario_of(MIXED, accumulate=2)
     schedule = make_mixed(scenario)
     result = simulate_policy("mixed", scenario, num_steps=40)
-    shapes = [bucket.shape for bucket in schedule.buckets]
+    shapes = [shape_of(bucket) for bucket in schedule.buckets]
     of_epoch = dict.fromkeys(shapes, 0)
     for pattern in (*schedule.patterns, *schedule.rest):
         for shape, n in zip(shapes, pattern.counts, strict=True):
@@ -210,14 +211,14 @@ def test_lockstep_mixes_least():
 def test_lockstep_leaves_out_shapes_without_a_sample_for_each_replica():
     scenario = scenario_of({Shape(1, 60, 104): 900, Shape(21, 60, 104): 15})
     result = simulate_policy("lockstep", scenario, num_steps=5)
-    assert [b.shape.frames for b in result.buckets] == [1]
-    assert "leaves out 1 shape" in result.note
+    assert [shape_of(b).frames for b in result.buckets] == [1]
+    assert "forms left out, with fewer samples than replicas: 1" in result.note
     assert simulate_policy("mixed", scenario, num_steps=5).note == ""
 
 
 def test_lockstep_of_too_few_samples_is_an_error():
     few = {Shape(1, 60, 104): 15, Shape(5, 60, 104): 15}
-    with pytest.raises(InputError, match="no shape has 16 samples"):
+    with pytest.raises(InputError, match="no bucket has 16 samples"):
         simulate_policy("lockstep", scenario_of(few), num_steps=5)
 
 
@@ -254,8 +255,8 @@ def toy_idle(rule, *, headroom: int, exponent: float = 0.0) -> float:
     )
     memory = TokenMemory(max_tokens=config.max_tokens)
     catalogue = choose_batches(
-        [memory.limit(shape) for shape in TOY],
-        [10**6] * len(TOY),
+        grid_classes(dict.fromkeys(TOY, 10**6)),
+        [memory.limit(Grid.of(shape)) for shape in TOY],
         config=config,
         cost_model=model_of(WAN_14B),
         num_replicas=16,

@@ -11,8 +11,9 @@ import safetensors
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from jaxload.balance.bucket import Bucket
-from jaxload.balance.form import Grid
+from jaxload.balance.form import Form, Grid
 from jaxload.balance.program import Program
+from jaxload.balance.sample_class import Lengths
 from jaxload.balance.schedule import MicroBatch, Schedule
 from jaxload.data.manifest import (
     Entry,
@@ -21,9 +22,12 @@ from jaxload.data.manifest import (
     write_manifest,
 )
 from jaxload.data.manifest_metadata import FILE_NAME
+from jaxload.data.record import decode_record
 from jaxload.data.shard import Shard, describe_shard
 from jaxload.data.source import HostBatch, open_records
 from jaxload.shapes.shape import Shape
+from jaxload.shapes.token_order import to_latent
+from tests.balance.grid_samples import grid_bucket, shape_of
 
 
 def write_dataset(
@@ -63,12 +67,28 @@ def write_as_one_shard(manifest: Manifest, directory: Path) -> None:
     write_manifest(directory, [table], shards, manifest.fingerprint)
 
 
+def read_latent(data: bytes, shape: Shape) -> np.ndarray:
+    """Returns the latent of a record, given its shape."""
+    tokens = decode_record(data).tokens
+    return to_latent(tokens, shape.token_grid, shape.geometry.patch)
+
+
 def make_bucket(
-    shape: Shape, batch: int, num_samples: int, cost: float = 1.0
+    form: Shape | Form, batch: int, num_samples: int, cost: float = 1.0
 ) -> Bucket:
     """Returns a bucket; all have the same cost by default."""
-    program = Program(form=Grid.of(shape), batch=batch)
-    return Bucket(program=program, num_samples=num_samples, cost=cost)
+    form = Grid.of(form) if isinstance(form, Shape) else form
+    program = Program(form=form, batch=batch)
+    if isinstance(form, Grid):
+        return grid_bucket(program, num_samples, cost)
+    lengths = Lengths(
+        shortest=1,
+        longest=form.tokens,
+        mean=form.tokens / 2,
+        num_grids=num_samples,
+        num_images=0,
+    )
+    return Bucket(program=program, num_samples=num_samples, lengths=lengths, cost=cost)
 
 
 def load_record(data: bytes) -> dict[str, np.ndarray]:
@@ -100,8 +120,8 @@ def read_one_by_one(
     records = grain.sources.ArrayRecordDataSource(paths)
     for step in range(num_steps):
         for replica, micro_batch in _in_order(schedule, step, num_groups):
-            shape = schedule.buckets[micro_batch.bucket].shape
-            rows = manifest.rows_by_shape[shape][micro_batch.members]
+            bucket = schedule.buckets[micro_batch.bucket]
+            rows = manifest.rows_by_shape[shape_of(bucket)][micro_batch.members]
             decoded = [load_record(records[row]) for row in rows.tolist()]
             arrays = _stack(decoded, num_text_tokens) | {"id": rows}
             yield HostBatch(step, replica, micro_batch.bucket, arrays)
@@ -138,7 +158,7 @@ def _stack(
     for padded, record in zip(text, records, strict=True):
         tokens = record["text"][:num_text_tokens]
         padded[: len(tokens)] = tokens
-    return {"latent": np.stack([record["latent"] for record in records]), "text": text}
+    return {"tokens": np.stack([record["tokens"] for record in records]), "text": text}
 
 
 def assert_same(found: Iterable[HostBatch], expected: Iterable[HostBatch]) -> None:

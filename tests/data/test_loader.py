@@ -417,9 +417,7 @@ def small_samples(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     """Four hundred samples of one shape."""
     directory = tmp_path_factory.mktemp("small") / "set"
     shape = Shape(1, 2, 2)
-    record = encode_record(
-        Record(latent=np.zeros((1, 2, 2, 16)), text=np.zeros((3, 8)))
-    )
+    record = encode_record(Record(tokens=np.zeros((1, 64)), text=np.zeros((3, 8))))
     entries = [
         Entry(id=str(i), source="", caption="", text_tokens=3, shape=shape)
         for i in range(400)
@@ -560,7 +558,7 @@ def test_damage_is_named_by_whoever_reads(
 def test_large_batches_cross_in_shared_memory(debug_config: Config, tmp_path: Path):
     shape, rng = Shape(2, 60, 104), np.random.default_rng(0)
     records = [
-        Record(latent=rng.standard_normal((2, 60, 104, 16)), text=np.ones((i, 64)))
+        Record(tokens=rng.standard_normal((shape.tokens, 64)), text=np.ones((i, 64)))
         for i in range(6)
     ]
     write_dataset(
@@ -586,11 +584,11 @@ def test_large_batches_cross_in_shared_memory(debug_config: Config, tmp_path: Pa
     batches = iter(loader)
     for _ in range(8):
         arrays = next(batches).arrays
-        assert isinstance(arrays["latent"], SharedMemoryArray)
+        assert isinstance(arrays["tokens"], SharedMemoryArray)
         assert not isinstance(arrays["text"], SharedMemoryArray)
-        for row, latent in zip(arrays["id"].tolist(), arrays["latent"], strict=True):
-            expected = records[row].latent.astype(latent.dtype)
-            np.testing.assert_array_equal(latent, expected)
+        for row, tokens in zip(arrays["id"].tolist(), arrays["tokens"], strict=True):
+            expected = records[row].tokens.astype(tokens.dtype)
+            np.testing.assert_array_equal(tokens, expected)
         lengths = (arrays["text"].astype(float).sum(axis=2) > 0).sum(axis=1)
         np.testing.assert_array_equal(lengths, np.minimum(arrays["id"], 4))
     batches.close()

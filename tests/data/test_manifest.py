@@ -1,7 +1,6 @@
 """Tests of jaxload.data.manifest."""
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import pickle
@@ -20,11 +19,19 @@ from jaxload.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from jaxload.data.manifest_metadata import FILE_NAME, METADATA_KEY, read_generations
+from jaxload.data.manifest_metadata import (
+    FILE_NAME,
+    METADATA_KEY,
+    read_generations,
+    read_metadata,
+)
 from jaxload.data.shard import Shard
 from jaxload.errors import InputError
+from jaxload.shapes.geometry import DEFAULT, Geometry
 from jaxload.shapes.shape import Shape
 from tests.data.datasets import write_dataset
+
+PATCH = (1, 2, 2)
 
 
 def entry_of(shape: Shape, number: int = 0) -> Entry:
@@ -137,7 +144,7 @@ def extended(dataset: Path) -> tuple[Path, str]:
     The old rows keep their places, as they do when files are added to media.
     """
     table = pq.read_table(dataset / FILE_NAME).replace_schema_metadata(None)
-    _, shards = read_generations(dataset)
+    _, shards = read_generations(dataset, PATCH)
     write_manifest(dataset, [table.slice(0, 8)], shards[:2], {"media": "8 files"})
     digest = read_manifest(dataset).digest()
     extend(dataset, table, shards, "9 files", ((1, 2), (4, 6)))
@@ -145,7 +152,7 @@ def extended(dataset: Path) -> tuple[Path, str]:
 
 
 def extend(path: Path, table: pa.Table, shards, media: str, masked=()) -> None:
-    earlier, _ = read_generations(path)
+    earlier, _ = read_generations(path, PATCH)
     write_manifest(
         path, [table], shards, {"media": media}, earlier=earlier, masked=masked
     )
@@ -183,30 +190,69 @@ def test_a_generation_that_changes_nothing_is_not_added(extended):
     path, _ = extended
     digest = read_manifest(path).digest()
     table = pq.read_table(path / FILE_NAME).replace_schema_metadata(None)
-    _, shards = read_generations(path)
+    _, shards = read_generations(path, PATCH)
     extend(path, table, shards, "9 files")
-    assert len(read_generations(path)[0]) == 2
+    assert len(read_generations(path, PATCH)[0]) == 2
     assert read_manifest(path).digest() == digest
     extend(path, table, shards, "9 files", ((0, 1),))
-    assert len(read_generations(path)[0]) == 3
+    assert len(read_generations(path, PATCH)[0]) == 3
     assert read_manifest(path).digest() != digest
 
 
-def test_a_manifest_of_the_format_before_opens_with_its_digest(dataset: Path):
-    table = pq.read_table(dataset / FILE_NAME).drop_columns(["start"])
-    _, shards = read_generations(dataset)
-    content = {
-        "format": 2,
-        "fingerprint": {"codec": "x"},
-        "shards": [dataclasses.asdict(shard) for shard in shards],
-    }
-    metadata = {METADATA_KEY: json.dumps(content).encode()}
-    pq.write_table(table.replace_schema_metadata(metadata), dataset / FILE_NAME)
-    manifest = read_manifest(dataset)
-    # Runs have recorded this digest.
-    text = json.dumps([{"codec": "x"}, [shard.digest for shard in shards]])
-    assert manifest.digest() == hashlib.sha256(text.encode()).hexdigest()[:16]
-    assert manifest.rows_by_shape[Shape(2, 2, 2)].tolist() == [1, 3, 5, 7, 9]
+def write_older(dataset: Path, version: int) -> None:
+    """Rewrites a manifest in an older format, whose records hold latents."""
+    table = pq.read_table(dataset / FILE_NAME)
+    content = json.loads(table.schema.metadata[METADATA_KEY]) | {"format": version}
+    del content["patch"]
+    if version == 2:
+        content["fingerprint"] = content.pop("generations")[-1]["fingerprint"]
+        table = table.drop_columns(["start"])
+    table = table.replace_schema_metadata({METADATA_KEY: json.dumps(content).encode()})
+    pq.write_table(table, dataset / FILE_NAME)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_older_format_is_refused_and_its_metadata_can_be_read(
+    dataset: Path, version: int
+):
+    expected = read_metadata(dataset)
+    assert expected is not None
+    assert expected.patch == PATCH
+    write_older(dataset, version)
+    assert read_metadata(dataset) == expected._replace(patch=None)
+    assert_names_conversion(dataset, DEFAULT, "1x2x2, got latents")
+
+
+def test_another_patch_is_refused(dataset: Path):
+    other = Geometry(patch=(1, 1, 2))
+    assert_names_conversion(dataset, other, "1x1x2, got tokens of patch 1x2x2")
+
+
+def assert_names_conversion(path: Path, geometry: Geometry, difference: str) -> None:
+    command = f"python -m jaxload.prepare --convert {path} --out NEW_DATASET"
+    message = rf"{path}: expected records of tokens of patch {difference};.*: {command}"
+    with pytest.raises(InputError, match=message) as error:
+        read_manifest(path, geometry)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("patch", [[1, 2], [1, 2, 2, 2], [1, 0, 2], [1, 2.0, 2], 4, ""])
+def test_a_patch_that_is_none_is_damage(dataset: Path, patch):
+    table = pq.read_table(dataset / FILE_NAME)
+    content = json.loads(table.schema.metadata[METADATA_KEY]) | {"patch": patch}
+    table = table.replace_schema_metadata({METADATA_KEY: json.dumps(content).encode()})
+    pq.write_table(table, dataset / FILE_NAME)
+    with pytest.raises(InputError, match="not a manifest of jaxload"):
+        read_manifest(dataset)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(True, True), (False, False), (None, False), (1, False)]
+)
+def test_clips_may_be_cut_if_the_codec_is_causal(dataset: Path, value, expected: bool):
+    assert not read_manifest(dataset).may_cut
+    manifest = Manifest(directory=dataset, shards=(), fingerprint={"is_causal": value})
+    assert manifest.may_cut is expected
 
 
 # --- Damage ---

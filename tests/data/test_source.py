@@ -1,5 +1,6 @@
 """Tests of jaxload.data.source."""
 
+import contextlib
 import dataclasses
 import re
 import shutil
@@ -10,14 +11,17 @@ import grain
 import numpy as np
 import pytest
 
+from jaxload.balance.form import Length
 from jaxload.balance.schedule import Lockstep, Schedule
 from jaxload.config import Config
 from jaxload.data.config import DataConfig
+from jaxload.data.loader import Loader
 from jaxload.data.manifest import Entry, Manifest, read_manifest
 from jaxload.data.record import Record, encode_record
-from jaxload.data.source import HostBatch, MicroBatchSource
+from jaxload.data.source import HostBatch, MicroBatchSource, open_records
 from jaxload.errors import InputError
 from jaxload.shapes.shape import Shape
+from tests.balance.grid_samples import shape_of
 from tests.data.datasets import (
     load_record,
     make_bucket,
@@ -90,11 +94,9 @@ def test_element_i_is_what_the_schedule_names(
         micro = schedule.micro_batch(i, 0)
         assert batch[:-1] == (i, 0, micro.bucket)
         bucket = schedule.buckets[micro.bucket]
-        rows = debug_manifest.rows_by_shape[bucket.shape][micro.members]
+        rows = debug_manifest.rows_by_shape[shape_of(bucket)][micro.members]
         np.testing.assert_array_equal(batch.arrays["id"], rows)
-        shape = bucket.shape
-        size = (bucket.batch, shape.frames, shape.height, shape.width, 16)
-        assert batch.arrays["latent"].shape == size
+        assert batch.arrays["tokens"].shape == (bucket.batch, bucket.tokens, 64)
 
 
 def test_leaves_hold_the_records(
@@ -107,7 +109,7 @@ def test_leaves_hold_the_records(
     assert arrays["text"].shape[1] == debug_config.model.num_text_tokens
     for i, row in enumerate(arrays["id"].tolist()):
         record = load_record(records[row])
-        np.testing.assert_array_equal(arrays["latent"][i], record["latent"])
+        np.testing.assert_array_equal(arrays["tokens"][i], record["tokens"])
         count = len(record["text"])
         np.testing.assert_array_equal(arrays["text"][i, :count], record["text"])
         assert not arrays["text"][i, count:].any()
@@ -160,7 +162,7 @@ def test_replicas_that_run_at_the_same_time_take_turns(
         for micro_step, batch in enumerate(of_replica):
             micro = schedule.micro_batch(micro_step, replica)
             assert batch.bucket == micro.bucket
-            shape = schedule.buckets[micro.bucket].shape
+            shape = shape_of(schedule.buckets[micro.bucket])
             rows = debug_manifest.rows_by_shape[shape][micro.members]
             np.testing.assert_array_equal(batch.arrays["id"], rows)
 
@@ -212,22 +214,91 @@ def test_a_host_opens_only_shards_that_it_needs(
 def test_a_record_of_another_shape_is_named(
     debug_config: Config, copied: Manifest, schedule: Lockstep
 ):
-    shapes = list(copied.rows_by_shape)
-    rows = {
-        shape: np.resize(copied.rows_by_shape[other], len(copied.rows_by_shape[shape]))
-        for shape, other in zip(shapes, shapes[1:] + shapes[:1], strict=True)
-    }
-    copied.__dict__["rows_by_shape"] = rows
+    shapes, codes = copied.shape_codes
+    copied.__dict__["shape_codes"] = shapes, (codes + 1) % len(shapes)
     source = make_source(debug_config, copied, schedule)
-    with pytest.raises(InputError, match=r"record \d+: expected a latent of"):
+    message = r"record \d+: expected \d+ tokens by the manifest, .* got \(\d+, 64\)"
+    with pytest.raises(InputError, match=message):
         read_all(source)
+
+
+LENGTHS = (Length(4), Length(12))
+SIZES = {  # Shapes of samples, and the form and the tokens that run of each.
+    Shape(1, 2, 2): (0, 1),
+    Shape(2, 2, 4): (0, 4),
+    Shape(1, 4, 6): (1, 6),
+    Shape(3, 4, 4): (1, 12),
+    Shape(6, 4, 4): (1, 12),  # Three of its six frames.
+}
+
+
+def write_lengths(directory: Path, num_samples: int) -> Manifest:
+    """Writes samples of all shapes in random order, with random tokens."""
+    rng, samples = np.random.default_rng(0), []
+    for i in range(num_samples):
+        shape = list(SIZES)[rng.integers(len(SIZES))]
+        record = Record(
+            tokens=rng.standard_normal((shape.tokens, 64)), text=np.ones((3, 8))
+        )
+        entry = Entry(id=f"{i}", source="", caption="", text_tokens=3, shape=shape)
+        samples.append((entry, encode_record(record)))
+    write_dataset(directory, samples, fingerprint={"is_causal": True})
+    return read_manifest(directory)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_rows_of_a_length_hold_the_tokens_that_run_and_zeros(
+    debug_config: Config, tmp_path: Path, num_workers: int
+):
+    manifest = write_lengths(tmp_path / "set", 50)
+    shapes, codes = manifest.shape_codes
+    shape_of = {row: shapes[code] for row, code in enumerate(codes.tolist())}
+    wanted = [
+        [row for row, shape in shape_of.items() if SIZES[shape][0] == index]
+        for index in range(len(LENGTHS))
+    ]
+    buckets = tuple(
+        make_bucket(form, batch, len(rows))
+        for form, batch, rows in zip(LENGTHS, (5, 3), wanted, strict=True)
+    )
+    schedule = Lockstep(buckets=buckets, seed=0, num_replicas=1, accumulate=1)
+    loader = Loader(
+        manifest,
+        schedule,
+        DataConfig(path="", num_workers=num_workers),
+        replicas=[0],
+        num_at_once=1,
+        num_steps=NUM_STEPS,
+        num_text_tokens=debug_config.model.num_text_tokens,
+    )
+    records, lengths, num_steps = open_records(manifest), set(), 0
+    with contextlib.closing(iter(loader)) as batches:
+        for batch in batches:
+            micro, arrays = schedule.micro_batch(num_steps, 0), batch.arrays
+            num_steps += 1
+            rows = np.array(wanted[micro.bucket])[micro.members]
+            np.testing.assert_array_equal(arrays["id"], rows)
+            for row, tokens, grid in zip(
+                rows.tolist(), arrays["tokens"], arrays["grid"], strict=True
+            ):
+                assert len(tokens) == LENGTHS[micro.bucket].tokens
+                length = SIZES[shape_of[row]][1]
+                shape = shape_of[row]
+                frames = length * shape.frames // shape.tokens
+                assert tuple(grid) == shape.first_frames(frames).token_grid
+                stored = load_record(records[row])["tokens"]
+                np.testing.assert_array_equal(tokens[:length], stored[:length])
+                assert not tokens[length:].any()
+                lengths.add(length)
+    assert num_steps == NUM_STEPS
+    assert lengths == {1, 4, 6, 12}
 
 
 def test_text_of_another_width_is_named(debug_config: Config, tmp_path: Path):
     shape = Shape(1, 2, 2)
     samples = []
     for i, width in enumerate((8, 8, 6)):
-        record = Record(latent=np.zeros((1, 2, 2, 16)), text=np.zeros((3, width)))
+        record = Record(tokens=np.zeros((1, 64)), text=np.zeros((3, width)))
         entry = Entry(id=str(i), source="", caption="", text_tokens=3, shape=shape)
         samples.append((entry, encode_record(record)))
     write_dataset(tmp_path / "set", samples)
@@ -243,15 +314,12 @@ def test_a_row_that_points_nowhere_is_named(
 ):
     whole = copied.shards[0]
     path = copied.directory / whole.name
-    claimed = dataclasses.replace(whole, num_records=whole.num_records + 5)
-    longer = dataclasses.replace(copied, shards=(claimed,))
-    shape = schedule.buckets[0].shape
-    longer.__dict__["rows_by_shape"] = {
-        **copied.rows_by_shape,
-        shape: copied.rows_by_shape[shape] * 0 + whole.num_records + 2,
-    }
+    claimed = dataclasses.replace(whole, num_records=2 * whole.num_records)
+    masked = ((0, whole.num_records),)
+    longer = dataclasses.replace(copied, shards=(claimed,), masked=masked)
+    longer.__dict__["shape_codes"] = copied.shape_codes
     source = make_source(debug_config, longer, schedule)
-    message = rf"{path}, record {whole.num_records + 2}: cannot be read"
+    message = rf"{path}, record \d+: cannot be read"
     with pytest.raises(InputError, match=message):
         read_all(source)
 
@@ -282,7 +350,7 @@ def test_a_flipped_byte_never_goes_unnoticed(
             errors.append(str(error))
             continue
         for one, two in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(one.arrays["latent"], two.arrays["latent"])
+            np.testing.assert_array_equal(one.arrays["tokens"], two.arrays["tokens"])
             np.testing.assert_array_equal(one.arrays["text"], two.arrays["text"])
     assert len(errors) > 10
     assert all(re.search(rf"{path}, record \d+: cannot be", e) for e in errors)

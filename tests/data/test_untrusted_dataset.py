@@ -29,9 +29,7 @@ NUM_ROWS = 6
 def records() -> list[bytes]:
     rng = np.random.default_rng(0)
     return [
-        encode_record(
-            Record(latent=rng.standard_normal((1, 2, 2, 16)), text=np.ones((2, 8)))
-        )
+        encode_record(Record(tokens=rng.standard_normal((1, 64)), text=np.ones((2, 8))))
         for _ in range(NUM_ROWS)
     ]
 
@@ -47,9 +45,9 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     samples = zip(entries, records(), strict=True)
     write_dataset(path, samples, samples_per_shard=2, fingerprint={"codec": "x"})
     table = pq.read_table(path / FILE_NAME).replace_schema_metadata(None)
-    _, shards = read_generations(path)
+    _, shards = read_generations(path, (1, 2, 2))
     write_manifest(path, [table.slice(0, 4)], shards[:2], {"codec": "x"})
-    earlier, _ = read_generations(path)
+    earlier, _ = read_generations(path, (1, 2, 2))
     write_manifest(
         path, [table], shards, {"codec": "x"}, earlier=earlier, masked=((1, 2),)
     )
@@ -68,7 +66,7 @@ def dataset(original: Path, tmp_path: Path) -> Path:
 
 
 def read_everything(path: Path) -> list[bytes]:
-    """Reads a dataset as a run does; returns the latents of its samples."""
+    """Reads a dataset as a run does; returns the tokens of its samples."""
     manifest = read_manifest(path)
     manifest.digest()
     manifest.read_column("text_tokens").to_numpy()[manifest.used_rows]
@@ -88,7 +86,7 @@ def read_everything(path: Path) -> list[bytes]:
         for i in range(len(source)):
             batch = source[i]
             assert batch is not None
-            found.append(batch.arrays["latent"].tobytes())
+            found.append(batch.arrays["tokens"].tobytes())
     return sorted(found)
 
 

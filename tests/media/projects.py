@@ -12,7 +12,7 @@ from jaxload.data.manifest import Manifest, read_manifest
 from jaxload.data.manifest_metadata import FILE_NAME
 from tests.media.media_files import moving_pattern, write_video
 
-CONFIG = ("--set", "shapes.max_frames=17", "--set", "balance.max_buckets=4")
+CONFIG = ("--set", "shapes.max_frames=17", "--set", "shapes.max_sizes=4")
 
 
 @dataclasses.dataclass(frozen=True)

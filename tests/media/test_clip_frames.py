@@ -1,5 +1,6 @@
 """Tests of jaxload.media.clip_frames: which frames a clip has, and their size."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from jaxload.shapes.shape import Shape
 from tests.media.media_files import moving_pattern, plain_frames, write_video
 
 RULES = ShapeRules(max_frames=9, min_rest_frames=5)
-SHAPES = (Shape(1, 4, 4), Shape(2, 4, 6), Shape(3, 4, 6))
+SIZES = ((4, 4), (4, 6))
 
 
 def numbered(count: int) -> np.ndarray:
@@ -38,7 +39,7 @@ def read(path: Path, cutting: Cutting) -> dict[str, np.ndarray]:
 
 
 def cut(path: Path) -> Cutting:
-    return cut_file(path.name, scan(path), SHAPES, RULES, DEFAULT)
+    return cut_file(path.name, scan(path), SIZES, RULES, DEFAULT)
 
 
 def test_clips_have_the_frames_of_their_time(tmp_path: Path):
@@ -68,15 +69,15 @@ def test_a_varying_rate_is_resampled_by_time(tmp_path: Path):
     assert len(set(expected)) < 9  # The gap shows a frame twice.
 
 
-def test_frames_of_clips_that_were_left_out_are_passed_over(tmp_path: Path):
+def test_frames_of_a_clip_that_is_left_out_are_passed_over(tmp_path: Path):
     path = write_video(tmp_path / "a.mp4", numbered(20), fps=16)
-    found = scan(path)
-    cutting = cut_file("a.mp4", found, (Shape(2, 4, 6),), RULES, DEFAULT)
-    assert [clip.first for clip in cutting.clips] == [0, 9]
+    rules = dataclasses.replace(RULES, min_rest_frames=1)
+    cutting = cut_file("a.mp4", scan(path), SIZES, rules, DEFAULT)
+    assert [clip.start for clip in cutting.left_out] == [18]
     videos = read(path, cutting)
     assert [numbers(video) for video in videos.values()] == [
-        [0, 1, 2, 3, 4],
-        [9, 10, 11, 12, 13],
+        [*range(9)],
+        [*range(9, 18)],
     ]
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from jaxload.media.cutting import (
     BAD_TIMES,
-    ONLY_STILLS,
     TOO_SLOW,
     FrameCount,
     LeftOutClip,
@@ -17,14 +16,14 @@ from jaxload.media.cutting import (
     num_usable,
 )
 from jaxload.media.frames import Scan
-from jaxload.shapes.clips import ClipCounter, Columns
+from jaxload.shapes.clips import TOO_SHORT_VIDEO, ClipCounter, Columns
 from jaxload.shapes.config import ShapeRules
-from jaxload.shapes.cover import ASPECT, TOO_SHORT, TOO_SMALL
+from jaxload.shapes.cover import ASPECT, TOO_SMALL
 from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
 
 RULES = ShapeRules(max_frames=17, min_rest_frames=5)
-SHAPES = (Shape(1, 8, 8), Shape(2, 8, 8), Shape(5, 8, 8))
+SIZES = ((8, 8),)
 
 
 def scan_of(num_frames: int, *, fps=16.0, height=64, width=64) -> Scan:
@@ -33,7 +32,7 @@ def scan_of(num_frames: int, *, fps=16.0, height=64, width=64) -> Scan:
 
 
 def spans(num_frames: int, **options) -> list[tuple[str, int, str]]:
-    cutting = cut_file("a.mp4", scan_of(num_frames, **options), SHAPES, RULES, DEFAULT)
+    cutting = cut_file("a.mp4", scan_of(num_frames, **options), SIZES, RULES, DEFAULT)
     return [(clip.id, clip.first, str(clip.shape)) for clip in cutting.clips]
 
 
@@ -53,16 +52,16 @@ def test_a_long_file_gives_clips_named_by_their_first_frame():
 
 def test_a_faster_file_is_cut_at_the_models_rate():
     assert spans(33, fps=32.0) == [("a.mp4", 0, "5x8x8")]
-    cutting = cut_file("a.mp4", scan_of(33, fps=32.0), SHAPES, RULES, DEFAULT)
+    cutting = cut_file("a.mp4", scan_of(33, fps=32.0), SIZES, RULES, DEFAULT)
     assert (cutting.rate, cutting.num_taken) == (16.0, 17)
 
 
 def test_every_frame_is_accounted_for():
     # 100 at 32 fps make 50 at 16: clips of 17 and 17, and a rest of 16 that is cut to
-    # 13 and has only a shape of 5 to go to.
-    frames = cut_file("a.mp4", scan_of(100, fps=32.0), SHAPES, RULES, DEFAULT).frames
+    # 13.
+    frames = cut_file("a.mp4", scan_of(100, fps=32.0), SIZES, RULES, DEFAULT).frames
     assert frames == FrameCount(
-        decoded=100, resampled=50, uneven=3, beyond_shape=8, left_out=0, kept=39
+        decoded=100, resampled=50, uneven=3, left_out=0, kept=47
     )
 
 
@@ -74,7 +73,7 @@ def test_every_frame_is_accounted_for():
 )
 def test_frames_add_up_and_clips_lie_within_the_file(num_frames, fps, height, width):
     scan = scan_of(num_frames, fps=fps, height=height, width=width)
-    cutting = cut_file("a", scan, SHAPES, RULES, DEFAULT)
+    cutting = cut_file("a", scan, SIZES, RULES, DEFAULT)
     frames = dataclasses.asdict(cutting.frames)
     assert frames.pop("decoded") == sum(frames.values()) >= num_frames
     assert all(count >= 0 for count in frames.values())
@@ -103,10 +102,8 @@ def test_a_plan_counts_the_same_clips(num_frames: int, fps: float):
             count=np.ones(1, np.int64),
         )
     )
-    # With a shape for every length, each clip keeps the length that it is planned with.
-    shapes = tuple(Shape(frames, 8, 8) for frames in range(1, 6))
     scan = scan_of(num_frames, fps=fps)
-    clips = cut_file("a", scan, shapes, RULES, DEFAULT).clips
+    clips = cut_file("a", scan, SIZES, RULES, DEFAULT).clips
     planned = counter.clips()
     expected = np.repeat(planned.frames, planned.count).tolist()
     # A plan does not know a video that is rounded to one frame from an image.
@@ -125,10 +122,10 @@ def test_a_plan_counts_the_same_clips(num_frames: int, fps: float):
         (scan_of(1, height=20, width=2_000), ASPECT, "1x20x2000", 0),
     ],
 )
-def test_what_fits_nowhere_has_a_reason(
+def test_a_clip_without_a_size_has_a_reason(
     scan: Scan, reason: str, detail: str, start: int | None
 ):
-    cutting = cut_file("a", scan, SHAPES, RULES, DEFAULT)
+    cutting = cut_file("a", scan, SIZES, RULES, DEFAULT)
     assert not cutting.clips
     assert cutting.frames.left_out + cutting.frames.resampled == scan.num_frames
     (left_out,) = cutting.left_out
@@ -137,32 +134,36 @@ def test_what_fits_nowhere_has_a_reason(
     )
 
 
-def test_an_image_is_too_short_for_shapes_of_clips():
-    (left_out,) = cut_file("a", scan_of(1), SHAPES[1:], RULES, DEFAULT).left_out
-    assert left_out.reason == TOO_SHORT
-
-
-@pytest.mark.parametrize(
-    ("num_frames", "shapes", "reason"),
-    [
-        (20, (Shape(1, 8, 8), Shape(5, 8, 16)), ONLY_STILLS),
-        (20, (Shape(1, 8, 8),), ONLY_STILLS),
-        (4, SHAPES, TOO_SHORT),  # 4 frames would be rounded down to 1.
-    ],
-)
-def test_a_video_becomes_no_still(num_frames: int, shapes, reason: str):
-    cutting = cut_file("a", scan_of(num_frames), shapes, RULES, DEFAULT)
+@pytest.mark.parametrize("num_frames", [2, 4])
+def test_a_video_becomes_no_still(num_frames: int):
+    # Its frames would be rounded down to one.
+    cutting = cut_file("a", scan_of(num_frames), SIZES, RULES, DEFAULT)
     assert not cutting.clips
     (left_out,) = cutting.left_out
-    assert (left_out.source, left_out.reason) == ("a", reason)
+    assert left_out == LeftOutClip(
+        source="a", start=0, reason=TOO_SHORT_VIDEO, detail="1x64x64"
+    )
     assert cutting.frames.left_out == num_frames
 
 
-def test_a_video_goes_to_a_clip_even_if_a_still_has_more_pixels():
-    shapes = (Shape(2, 8, 8), Shape(1, 40, 40))
-    scan = scan_of(5, height=320, width=320)
-    (clip,) = cut_file("a", scan, shapes, RULES, DEFAULT).clips
-    assert clip.shape == shapes[0]
+def test_the_remainder_of_a_video_becomes_no_still():
+    rules = ShapeRules(max_frames=17, min_rest_frames=1)
+    cutting = cut_file("a", scan_of(20), SIZES, rules, DEFAULT)
+    assert [clip.id for clip in cutting.clips] == ["a@0"]
+    assert [clip.start for clip in cutting.left_out] == [17]
+
+
+def test_a_video_of_one_frame_is_an_image():
+    (clip,) = cut_file("a.mp4", scan_of(1), SIZES, RULES, DEFAULT).clips
+    assert clip.shape == Shape(1, 8, 8)
+
+
+def test_a_clip_goes_to_the_size_that_keeps_most_of_each_frame():
+    for num_frames in (1, 9, 17):
+        scan = scan_of(num_frames, height=64, width=130)
+        sizes = ((6, 12), (8, 8), (8, 16), (10, 10))
+        (clip,) = cut_file("a", scan, sizes, RULES, DEFAULT).clips
+        assert clip.shape == Shape((num_frames - 1) // 4 + 1, 8, 16)
 
 
 def test_usable_frames_of_a_rate_that_makes_no_sense_are_none():

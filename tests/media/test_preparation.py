@@ -22,7 +22,6 @@ from jaxload.media.runners import run_in_this_process
 from jaxload.media.scan_part import ScanPart
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import DEFAULT
-from jaxload.shapes.shape import Shape
 from tests.media.codecs import Batched
 from tests.media.media_files import moving_pattern, write_video
 
@@ -65,8 +64,7 @@ def preparation(tmp_path: Path) -> Preparation:
         text_dim=8,
         rules=ShapeRules(),
         geometry=DEFAULT,
-        max_shapes=4,
-        shapes=(Shape(3, 4, 4),),
+        sizes=((4, 4),),
     )
 
 
@@ -86,7 +84,7 @@ def encode(preparation: Preparation, these: tuple[MediaFile, ...]):
             preparation=preparation,
             index=0,
             files=these,
-            shapes=preparation.shapes or (),
+            sizes=preparation.sizes or (),
         )
     )
     return read_encoded(preparation.out, 0)
@@ -128,14 +126,14 @@ def test_frames_of_a_file_that_failed_are_accounted_for(preparation: Preparation
     these = listed(preparation)
     run(ScanPart(preparation=preparation, index=0, files=these))
     whole = encode(preparation, these).frames
-    assert (whole.decoded, whole.kept) == (30, 9)
+    assert (whole.decoded, whole.kept) == (30, 29)
     failing = EncodePart(
         preparation=Preparation(
             **{**vars(preparation), "codec": "tests.media.codecs:NotFinite"}
         ),
         index=0,
         files=these,
-        shapes=preparation.shapes or (),
+        sizes=preparation.sizes or (),
     )
     run(failing)
     part = read_encoded(preparation.out, 0)
@@ -147,7 +145,8 @@ def test_the_fingerprint_has_all_that_records_depend_on(preparation: Preparation
     found = preparation.fingerprint()
     assert found["codec_name"] == "haar"
     assert found["text_encoder_name"] == "hashed-ngrams"
-    assert found["shapes"] == "3x4x4"
+    assert found["sizes"] == "4x4"
+    assert found["is_causal"] is True
     assert found["rules"]["fps"] == 16.0
     assert "max_source_pixels" not in found  # Datasets of before keep their digests.
     other = dataclasses.replace(preparation, max_source_pixels=1000)
@@ -229,7 +228,7 @@ def test_a_part_is_retried_clip_by_clip(
         **{**vars(preparation), "codec": "tests.media.codecs:Batched"}
     )
     part = EncodePart(
-        preparation=batched, index=0, files=these, shapes=preparation.shapes or ()
+        preparation=batched, index=0, files=these, sizes=preparation.sizes or ()
     )
     blamed: list[str] = []
     encode = Batched.encode_batch

@@ -35,6 +35,20 @@ def tools():
         pytest.skip("; ".join(what))
 
 
+def test_rows_by_length_cost_little_more_than_rows_by_grid():
+    """Compares 20 images of 1,560 tokens, without padding."""
+    found = json.loads(run_python("-m", "benchmarks.models.row_traffic", "20"))
+    assert (found["batch"], found["tokens"]) == (20, 1_560)
+    for name, least in (("peak", 30e9), ("block", 20e9)):
+        by_grid, by_length = found[name]
+        assert by_grid > least
+        assert by_length <= 1.02 * by_grid, name
+    # The lengths of the keys reach cuDNN, forward and backward.
+    assert (
+        sum("s32[20]" in name and "cudnn" in name for _, name in found["changed"]) == 2
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A preset with its own remat policy, with one sample on each of some GPUs."""

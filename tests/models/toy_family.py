@@ -123,8 +123,11 @@ class ToyTransformer(Transformer):
         condition_BD = nnx.silu(time_BD + text_BD)
         x_BSD = run_stacked(
             self.blocks,
-            lambda block, x_BSD: block(x_BSD, condition_BD, rotary, lengths_B),
+            lambda block, x_BSD, lengths_B: block(
+                x_BSD, condition_BD, rotary, lengths_B
+            ),
             self.patch_in(tokens_BSP.astype(config.compute_dtype)),
+            rows=lengths_B,
             remat=config.remat,
         )
         return self.patch_out(x_BSD)

@@ -42,6 +42,7 @@ def memory_of(
         target="fake",
         compiler=FakeCompiler() if compiles else None,
         lowering=None,
+        is_gpu=False,
     )
     config = override_all(config, ["balance.max_tokens=0", *assignments])
     costs = analytic_cost(config.model)

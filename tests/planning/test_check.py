@@ -62,6 +62,7 @@ def hardware(**mesh: int) -> Hardware:
         target="cpu",
         compiler=None,
         lowering=None,
+        is_gpu=False,
     )
 
 
@@ -164,7 +165,7 @@ def test_other_shapes_do_not_replace_planned_shapes(
     assert [b.program for b in found.buckets] == [b.program for b in plan.buckets]
     (left_out,) = found.left_out
     assert (left_out.reason, left_out.count, left_out.examples) == (
-        "shape that the plan does not have",
+        "shape that the plan has no program for",
         12,
         ("3x4x6 (12)",),
     )

@@ -87,7 +87,10 @@ def test_all_clips_are_those_of_the_cuts(tmp_path: Path):
     )
     cuts = cut_videos(np.array(frames), RULES)
     expected = {
-        (f"s{i}", clip.first) for i, *_ in drawn for clip in cuts.clips(i, f"s{i}")
+        (f"s{i}", clip.first)
+        for i, num_frames, *_ in drawn
+        for clip in cuts.clips(i, f"s{i}")
+        if num_frames != 3  # A video that could give only a still.
     }
     assert max(found.values()) == 1
     assert found.keys() <= expected

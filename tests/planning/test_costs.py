@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from jaxload.balance.calibration import Calibration
 from jaxload.balance.form import Grid
 from jaxload.balance.program import REMATS, Program
-from jaxload.balance.regression import Calibration, Timing, regress_costs
+from jaxload.balance.regression import Timing, regress_costs
 from jaxload.config import Config, override_all
 from jaxload.console import Console
 from jaxload.errors import InputError
@@ -81,7 +82,7 @@ def test_measured_costs_price_every_policy(
         path.write_text(json.dumps(calibration.to_dict()))
         assignments = [f"balance.costs={path}"]
     config = override_all(debug_config, assignments)
-    model = make_cost_model(config, QUIET, lowering, budget=0)
+    model = make_cost_model(config, QUIET, lowering, budget=0, skips_padding=False)
     assert (model.unit, model.source) == ("s", "measured once")
 
     costs_of = {
@@ -105,14 +106,14 @@ def test_measured_costs_price_every_policy(
 
 
 def test_costs_are_analytic_by_default(debug_config: Config):
-    model = make_cost_model(debug_config, QUIET, None, budget=0)
+    model = make_cost_model(debug_config, QUIET, None, budget=0, skips_padding=False)
     assert model == analytic_cost(debug_config.model)
     assert model.source.startswith("analytic: ")
 
 
 def error_of(config: Config, lowering: Lowering | None) -> str:
     with pytest.raises(InputError) as error:
-        make_cost_model(config, QUIET, lowering, budget=0)
+        make_cost_model(config, QUIET, lowering, budget=0, skips_padding=False)
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -132,7 +133,7 @@ def test_a_target_cannot_be_timed(debug_config: Config):
         (lambda path: path.write_text("{"), "not JSON"),
         (lambda path: path.write_text("[]"), "expected a JSON object, got []"),
         (lambda path: path.write_text("{}"), "not a calibration"),
-        (lambda path: path.write_text('{"format": 1}'), "format 1, expected 3"),
+        (lambda path: path.write_text('{"format": 1}'), "format 1, expected 4"),
     ],
 )
 def test_an_invalid_calibration_file_is_one_line(

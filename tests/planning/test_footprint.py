@@ -14,7 +14,7 @@ from jaxload.config import Config, override_all
 from jaxload.console import Console
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
-from jaxload.parallel.placement import place
+from jaxload.parallel.placement import GPU_PLATFORMS, place
 from jaxload.planning.footprint import (
     OTHERS,
     LocalCompiler,
@@ -141,9 +141,7 @@ def test_bytes_include_state_and_queued_micro_batches(
     # Queued micro-batches, at the size of the largest bucket.
     text, row = 12 * 16 * 2, 4
     largest = max(
-        p.samples_per_device
-        * (p.form.frames * p.form.height * p.form.width * 16 * 2 + text + row)
-        for p in programs
+        p.samples_per_device * (p.form.tokens * 64 * 2 + text + row) for p in programs
     )
     assert bucket.num_bytes == found[bucket.program] + MAX_QUEUED * largest
 
@@ -172,9 +170,7 @@ def on_platform(lowering: Lowering, platform: str) -> Lowering:
     fake = mock.Mock(spec=Lowering, wraps=lowering)
     fake.state, fake.sums, fake.idle_bytes = lowering.state, lowering.sums, 1_000
     fake.trainer = lowering.trainer
-    device = mock.Mock(platform=platform)
-    fake.placement = mock.Mock()
-    fake.placement.mesh.devices.flat = [device]
+    fake.placement = mock.Mock(is_gpu=platform in GPU_PLATFORMS)
     fake.placement.mesh.shape = {"tensor": 2}
     return fake
 

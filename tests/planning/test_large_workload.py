@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxload.balance.mixed import Mixed
-from jaxload.balance.scenario import Scenario, make_mixed
+from jaxload.balance.scenario import make_mixed
 from jaxload.console import Console
-from jaxload.planning.scenarios import SimulationOptions, read_scenario
+from jaxload.planning.scenarios import SimulationOptions, Workload, read_workload
 from jaxload.shapes.config import ShapeRules
 
 NUM_REPLICAS = 1024
@@ -20,7 +20,7 @@ SIZES = ("num_frames", "height", "width")
 pytestmark = pytest.mark.slow
 
 
-def read(workload: Path) -> Scenario:
+def read(workload: Path) -> Workload:
     options = SimulationOptions(
         workload=workload,
         model="wan2.1-t2v-14b",
@@ -30,13 +30,14 @@ def read(workload: Path) -> Scenario:
         accumulate=4,
         memory_headroom=2.0,
         policies=("mixed",),
+        form="length",
         max_buckets=32,
         num_steps=1,
         seed=0,
         max_bad_share=0.0,
         rules=ShapeRules(),
     )
-    return read_scenario(options, Console(quiet=True))
+    return read_workload(options, Console(quiet=True))
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,13 @@ def histogram(root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def scenario(histogram: Path) -> Scenario:
+def workload(histogram: Path) -> Workload:
     return read(histogram)
 
 
 @pytest.fixture(scope="module")
-def schedule(scenario: Scenario) -> Mixed:
-    return make_mixed(scenario)
+def schedule(workload: Workload) -> Mixed:
+    return make_mixed(workload.scenario)
 
 
 def counts(histogram: Path) -> np.ndarray:
@@ -70,28 +71,31 @@ def write_rows(histogram: Path, path: Path) -> None:
 
 
 def test_rows_give_the_plan_of_their_histogram(
-    histogram: Path, scenario: Scenario, schedule: Mixed, tmp_path: Path
+    histogram: Path, workload: Workload, schedule: Mixed, tmp_path: Path
 ):
     write_rows(histogram, tmp_path / "rows.parquet")
     found = read(tmp_path / "rows.parquet")
-    assert found.cover == scenario.cover
-    assert make_mixed(found) == schedule
+    assert found.samples.cover == workload.samples.cover
+    assert found.chosen == workload.chosen
+    assert make_mixed(found.scenario) == schedule
 
 
 def test_each_sample_is_left_out_or_in_every_epoch(
-    histogram: Path, scenario: Scenario, schedule: Mixed
+    histogram: Path, workload: Workload, schedule: Mixed
 ):
-    cover = scenario.cover
-    left_out = sum(out.count for out in cover.left_out)
-    assert sum(cover.num_samples) + left_out == counts(histogram)[-1].sum()
+    classes = workload.chosen.classes
+    left_out = sum(out.count for out in workload.chosen.left_out)
+    num_samples = sum(samples.num_samples for samples in classes)
+    assert num_samples + left_out == counts(histogram)[-1].sum()
 
     size = sum(p.times for p in (*schedule.patterns, *schedule.rest))
     found, step = collections.Counter(), 0
     while step * NUM_REPLICAS < size:
         run = schedule.step_counts(step)[: size - step * NUM_REPLICAS].sum(axis=0)
         for bucket, count in zip(schedule.buckets, run, strict=True):
-            found[bucket.shape] += int(count) * bucket.batch
+            found[bucket.form] += int(count) * bucket.batch
         step += 1
     carried = schedule.carried(0)
-    for shape, count in zip(cover.shapes, cover.num_samples, strict=True):
-        assert found[shape] + carried[str(shape)] == count
+    for samples in classes:
+        form, count = samples.form, samples.num_samples
+        assert found[form] + carried[str(form)] == count

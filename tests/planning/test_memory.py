@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 
-from jaxload.balance.bucket import Bucket
 from jaxload.balance.config import BalanceConfig
 from jaxload.balance.cost import CostLaw, CostModel
 from jaxload.balance.form import Grid
@@ -19,12 +18,13 @@ from jaxload.planning.memory import CompiledMemory, TokenMemory, remats_to_try
 from jaxload.planning.plan import Plan
 from jaxload.planning.planner import Planner
 from jaxload.planning.samples import Samples
-from jaxload.shapes.cover import cover_exactly
 from jaxload.shapes.shape import Shape
+from tests.balance.grid_samples import grid_bucket, shape_of
 from tests.planning.fake_compiler import FIXED, FakeCompiler, line
 
 # 4, 16, 32, 64 and 128 tokens.
 SHAPES = tuple(Shape(f, 4, 4) for f in (1, 4, 8, 16, 32))
+FORMS = tuple(map(Grid.of, SHAPES))
 
 
 # Slower policies cost more per token, and there is no fixed cost.
@@ -63,12 +63,12 @@ def make_plan(
     config: Config, memory: CompiledMemory, shapes: tuple[Shape, ...]
 ) -> Plan:
     """Plans a thousand samples of each shape; batches fill the memory."""
-    balance = BalanceConfig(rule="equal-token")
+    balance = BalanceConfig(rule="equal-token", form="grid")
     config = dataclasses.replace(config, balance=balance)
-    cover = cover_exactly(dict.fromkeys(shapes, 1_000), max_shapes=9, min_samples=1)
+    counts = dict.fromkeys(shapes, 1_000)
     return Planner(
         config,
-        Samples(cover=cover, dataset="0123456789abcdef", rules=None),
+        Samples.of_counts(counts, may_cut=False, dataset="0123456789abcdef"),
         analytic_cost(config.model),
         memory,
         MeshConfig(replica=1),
@@ -87,7 +87,7 @@ def test_at_most_three_programs_are_compiled_per_bucket(
     compiler = FakeCompiler()
     shapes = SHAPES[:num_shapes]
     plan = make_plan(debug_config, make_memory(compiler, 10_000), shapes)
-    assert [bucket.shape for bucket in plan.buckets] == list(shapes)
+    assert [shape_of(bucket) for bucket in plan.buckets] == list(shapes)
     assert len(compiler.programs) <= 3 * len(plan.buckets)
     assert len(set(compiler.compiled)) == len(compiler.compiled)
     assert set(OTHERS) <= set(compiler.compiled)
@@ -276,7 +276,7 @@ def test_update_or_sampler_too_large_is_one_line(name: str):
         "device; raise balance.max_bytes, shard the model over more devices"
     )
     with pytest.raises(InputError, match=message) as error:
-        memory.prepare(SHAPES)
+        memory.prepare(FORMS)
     assert "\n" not in str(error.value)
     assert compiler.programs == []  # No micro-step is compiled.
 
@@ -288,24 +288,24 @@ def test_batches_are_multiples_of_devices_and_batch_multiple(debug_config: Confi
     layout = Layout(batch=2)
     config = BalanceConfig(batch_multiple=3, max_tokens=40)
     memory = make_memory(FakeCompiler(), FIXED + 800, layout=layout, config=config)
-    memory.prepare(SHAPES[:2])
-    limit = memory.limit(SHAPES[0])
+    memory.prepare(FORMS[:2])
+    limit = memory.limit(FORMS[0])
     # A device holds 20 samples of 4 tokens by bytes, and 10 by tokens; a unit is 6.
     assert (limit.unit, limit.program.batch, limit.max_units) == (6, 18, 3)
     assert limit.program.layout == layout
-    limit = memory.limit(SHAPES[1])  # A device holds 2 of the 3 samples of a unit.
+    limit = memory.limit(FORMS[1])  # A device holds 2 of the 3 samples of a unit.
     assert (limit.within_budget, limit.program.batch) == (False, 6)
 
 
 def test_the_token_budget_is_per_device():
     layout = Layout(batch=2)
     memory = TokenMemory(max_tokens=40, layout=layout, remat="full", multiple=4)
-    limit = memory.limit(SHAPES[0])
+    limit = memory.limit(FORMS[0])
     assert (limit.within_budget, limit.unit) == (True, 4)
     assert limit.program == Program(
         form=Grid(1, 4, 4), batch=20, layout=layout, remat="full"
     )
-    assert not memory.limit(SHAPES[3]).within_budget
-    bucket = Bucket(program=limit.program, num_samples=20, cost=1.0)
+    assert not memory.limit(FORMS[3]).within_budget
+    bucket = grid_bucket(limit.program, 20)
     assert memory.confirm([bucket]) == (bucket,)
     assert memory.source == "40 tokens in a micro-batch (balance.max_tokens)"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jaxload.balance.form import Form
 from jaxload.balance.program import Layout
 from jaxload.errors import InputError
 from jaxload.parallel.config import MeshConfig
@@ -31,7 +32,7 @@ def test_round_trip(plan_of, policy):
     plan = dataclasses.replace(plan, rules=ShapeRules(), idle_shares={"mixed": 0.1})
     content = json.loads(to_json(plan))
     assert from_dict(content, name="plan.json") == plan
-    assert content["format"] == 3
+    assert content["format"] == 4
     assert content["mesh"] == {"replica": 2, "fsdp": 2, "tensor": 1}
     assert content["target"] == "cpu"
     assert plan.buckets[0].program.layout == Layout(batch=2)
@@ -51,13 +52,13 @@ def test_work_shares_of_a_mixed_plan_add_up_over_its_patterns(plan_of):
     mixed = plan_of(COUNTS, policy="mixed")
     lockstep = plan_of(COUNTS)
 
-    def by_shape(plan: Plan) -> dict[Shape, float]:
-        shares = dict.fromkeys((b.shape for b in plan.buckets), 0.0)
+    def by_form(plan: Plan) -> dict[Form, float]:
+        shares = dict.fromkeys((b.form for b in plan.buckets), 0.0)
         for bucket, share in zip(plan.buckets, plan.work_shares(), strict=True):
-            shares[bucket.shape] += share
+            shares[bucket.form] += share
         return shares
 
-    assert by_shape(mixed) == pytest.approx(by_shape(lockstep), abs=0.05)
+    assert by_form(mixed) == pytest.approx(by_form(lockstep), abs=0.05)
 
 
 def test_names_the_sources_of_its_numbers(plan: Plan):
@@ -116,7 +117,7 @@ def check_rejected(content: dict[str, Any]) -> None:
 def test_rejects_another_format_in_one_line(plan: Plan, tmp_path: Path, number):
     path = tmp_path / "x.json"
     path.write_text(json.dumps(json.loads(to_json(plan)) | {"format": number}))
-    message = rf"^plan .*x\.json: expected plan format 3, got {number}; plan again"
+    message = rf"^plan .*x\.json: expected plan format 4, got {number}; plan again"
     with pytest.raises(InputError, match=message) as error:
         read_plan(path)
     assert "\n" not in str(error.value)

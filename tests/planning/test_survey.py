@@ -93,3 +93,15 @@ def test_more_clips_than_can_be_counted_are_refused(tmp_path: Path):
     text = "num_frames,height,width,count\n1000000,480,832,9000000000000000\n"
     with pytest.raises(InputError, match="expected at most 1e"):
         survey(tmp_path / "h.csv", text)
+
+
+def test_videos_that_could_give_only_stills_are_left_out(tmp_path: Path):
+    rows = "a,4,480,832,16\nb,8,480,832,32\nc,5,480,832,16\nd,1,480,832,0\n"
+    found = survey(tmp_path / "m.csv", HEADER + rows)
+    assert dict(
+        zip(found.clips.frames.tolist(), found.clips.count.tolist(), strict=True)
+    ) == {1: 1, 5: 1}
+    (short,) = found.too_short
+    assert (short.reason, short.count) == ("too short for a clip of several frames", 2)
+    assert short.examples == ("clips of videos of fewer than 5 frames",)
+    assert found.bad == ()

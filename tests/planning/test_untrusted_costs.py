@@ -22,7 +22,6 @@ from jaxload.planning.memory import TokenMemory
 from jaxload.planning.model_record import as_json
 from jaxload.planning.planner import Planner
 from jaxload.planning.samples import Samples
-from jaxload.shapes.cover import cover_exactly
 from jaxload.shapes.shape import Shape
 from tests.json_edits import as_bytes, assert_one_line, damaged, edits, fewer
 
@@ -47,7 +46,7 @@ def read(path: Path, config: Config) -> CostModel | None:
     """Reads costs as `plan` does; None if they are refused in one line."""
     config = override_all(config, [f"balance.costs={path}"])
     try:
-        return make_cost_model(config, QUIET, None, budget=0)
+        return make_cost_model(config, QUIET, None, budget=0, skips_padding=False)
     except InputError as error:
         assert_one_line(error, path)
     return None
@@ -88,10 +87,9 @@ def plan_with(config: Config, costs: CostModel, policy: str) -> None:
     config = override_all(
         config, [f"balance.policy={policy}", "balance.max_tokens=256"]
     )
-    cover = cover_exactly(COUNTS, max_shapes=3, min_samples=1)
     planner = Planner(
         config,
-        Samples(cover=cover, dataset="0123456789abcdef", rules=None),
+        Samples.of_counts(COUNTS, may_cut=False, dataset="0123456789abcdef"),
         costs,
         TokenMemory(max_tokens=256, layout=Layout(), multiple=1),
         MeshConfig(replica=2),

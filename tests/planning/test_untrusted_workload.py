@@ -12,13 +12,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jaxload.balance.config import BalanceConfig
-from jaxload.balance.program import Layout
 from jaxload.console import Console
 from jaxload.data.workload import is_prepared
 from jaxload.errors import InputError
 from jaxload.planning.clip_ids import ClipIds
-from jaxload.planning.samples import surveyed_samples
+from jaxload.planning.samples import shaped_samples, surveyed_samples
 from jaxload.planning.survey import Survey, survey_manifest
 from jaxload.shapes.config import ShapeRules
 from jaxload.shapes.geometry import DEFAULT
@@ -50,21 +48,24 @@ def check(path: Path) -> Survey | None:
 
 
 def plan(path: Path) -> None:
-    """Chooses shapes for the clips of a list, and names some clips of a shape."""
+    """Chooses sizes and shapes for a list, and names some clips of a shape."""
     survey = check(path)
     if survey is None:
         return
-    balance = BalanceConfig(max_tokens=1, max_buckets=2)
-    try:
-        cover = surveyed_samples(
-            survey, RULES, balance, Layout(), num_replicas=2, console=QUIET
-        ).cover
-        ids = ClipIds(path, RULES, cover.shapes, DEFAULT)
-        found, _ = ids.look_up(0, np.arange(min(4, cover.num_samples[0])))
-    except InputError as error:
-        assert_one_line(error)
-    else:
-        assert all(isinstance(name, str | None) for name in found)
+    for choose in (
+        lambda: surveyed_samples(survey, RULES, may_cut=True, console=QUIET),
+        lambda: shaped_samples(
+            survey, RULES, max_shapes=2, min_samples=2, console=QUIET
+        ),
+    ):
+        try:
+            cover = choose().cover
+            ids = ClipIds(path, RULES, cover.shapes, DEFAULT)
+            found, _ = ids.look_up(0, np.arange(min(4, cover.num_samples[0])))
+        except InputError as error:
+            assert_one_line(error)
+        else:
+            assert all(isinstance(name, str | None) for name in found)
 
 
 def as_csv(table: dict[str, list[Any]]) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jaxload import config as config_lib
 from jaxload.config import Config
+from jaxload.data.form_rows import FormRows
 from jaxload.data.manifest import Manifest
 from jaxload.errors import InputError
 from jaxload.models import family_of
@@ -126,8 +127,10 @@ def test_an_edited_plan_of_a_run_is_used_or_one_line(
         return
     # Every sample that the plan may name is there.
     for micro_batch in recorded.schedule(seed=0).micro_batches(0, 0)[:8]:
-        shape = recorded.buckets[micro_batch.bucket].shape
-        assert len(debug_manifest.rows_by_shape[shape][micro_batch.members])
+        forms = tuple({bucket.form: None for bucket in recorded.buckets})
+        form = recorded.buckets[micro_batch.bucket].form
+        rows, _ = FormRows(debug_manifest, forms).take(form, micro_batch.members)
+        assert len(rows) == len(micro_batch.members)
 
 
 def test_a_plan_with_samples_that_the_dataset_lacks_is_refused(

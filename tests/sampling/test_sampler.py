@@ -1,6 +1,7 @@
 """Tests of jaxload.sampling.sampler."""
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -18,14 +19,15 @@ CONFIG = SampleConfig(caption="x", shape="2x4x4", num_steps=8, guidance=1.0)
 class PointMass(nnx.Module):
     """Exact velocity towards a constant latent, the mean of the text."""
 
-    def __call__(self, latent, timestep, text):
-        target = text.mean(axis=(1, 2))[:, None, None, None, None]
-        return (latent - target) / (timestep / 1000)[:, None, None, None, None]
+    def velocity(self, tokens, grid, timestep, text):
+        assert tokens.shape == (2, math.prod(grid), 64)
+        target = text.mean(axis=(1, 2))[:, None, None]
+        return (tokens - target) / (timestep / 1000)[:, None, None]
 
 
 def draw(config: SampleConfig, text: jax.Array, seed: int = 0) -> jax.Array:
     graphdef, params = nnx.split(PointMass())
-    sampler = make_sampler(graphdef, config, channels=16, shift=3.0)
+    sampler = make_sampler(graphdef, config, channels=16, patch=(1, 2, 2), shift=3.0)
     return jax.jit(sampler)((params,), text, jnp.int32(seed))
 
 

@@ -178,14 +178,16 @@ def test_a_long_video_gives_full_clips_and_a_rest():
     }
 
 
-def test_a_short_rest_is_dropped_and_a_short_video_is_not():
+def test_a_short_rest_is_dropped_and_no_video_becomes_a_still():
     nan = float("nan")
     assert as_dict(counted([(84, 480, 640, nan, 1)])) == {(81, 480, 640): 1}
     assert as_dict(counted([(86, 480, 640, nan, 1)])) == {
         (5, 480, 640): 1,
         (81, 480, 640): 1,
     }
-    assert as_dict(counted([(4, 480, 640, nan, 1)])) == {(1, 480, 640): 1}
+    assert as_dict(counted([(5, 480, 640, nan, 1)])) == {(5, 480, 640): 1}
+    assert as_dict(counted([(4, 480, 640, nan, 1)])) == {}
+    assert as_dict(counted([(1, 480, 640, nan, 1)])) == {(1, 480, 640): 1}
 
 
 ROWS = st.lists(

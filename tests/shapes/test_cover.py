@@ -19,7 +19,7 @@ from jaxload.shapes.assignment import (
 )
 from jaxload.shapes.clips import ClipCounter, Clips, Columns
 from jaxload.shapes.config import ShapeRules
-from jaxload.shapes.cover import ASPECT, TOO_SHORT, TOO_SMALL, cover, cover_exactly
+from jaxload.shapes.cover import ASPECT, TOO_SHORT, TOO_SMALL, cover
 from jaxload.shapes.geometry import DEFAULT
 from jaxload.shapes.shape import Shape
 
@@ -325,69 +325,3 @@ def test_clips_of_such_an_aspect_do_not_count_as_samples():
     counts = {(1, 64, 64): 5, (1, 16, 400): 100}
     with pytest.raises(InputError, match=r"no shape has 8 samples.*among 5 clips"):
         cover(clips_of(counts), rules=RULES, max_shapes=2, min_samples=8)
-
-
-SHAPES = st.builds(
-    lambda f, h, w: Shape(f, 2 * h, 2 * w),
-    st.integers(1, 20),
-    st.integers(1, 8),
-    st.integers(1, 8),
-)
-COUNTS = st.dictionaries(SHAPES, st.integers(1, 99), min_size=1, max_size=12)
-
-
-@settings(max_examples=50, deadline=None)
-@given(COUNTS, st.integers(1, 8))
-def test_every_prepared_sample_is_kept_or_left_out_with_a_reason(counts, min_samples):
-    if max(counts.values()) < min_samples:
-        with pytest.raises(InputError, match="use fewer replicas"):
-            cover_exactly(counts, max_shapes=4, min_samples=min_samples)
-        return
-    result = cover_exactly(counts, max_shapes=4, min_samples=min_samples)
-    kept = dict(zip(result.shapes, result.num_samples, strict=True))
-    assert kept.items() <= counts.items()
-    assert 1 <= len(kept) <= 4
-    assert min(kept.values()) >= min_samples
-    assert sum(left.count for left in result.left_out) + sum(kept.values()) == sum(
-        counts.values()
-    )
-    assert result.content == sum(shape.tokens * n for shape, n in kept.items())
-    assert result.grid_content == sum(shape.tokens * n for shape, n in counts.items())
-    # No shape beyond the limit has more content than a kept shape.
-    least = min(shape.tokens * n for shape, n in kept.items())
-    others = [
-        shape.tokens * n
-        for shape, n in counts.items()
-        if shape not in kept and n >= min_samples
-    ]
-    assert not others or (len(kept) == 4 and max(others) <= least)
-
-
-@settings(max_examples=30, deadline=None)
-@given(COUNTS, st.integers(0, 99))
-def test_the_order_of_prepared_shapes_does_not_matter(counts, seed):
-    items = list(counts.items())
-    random.Random(seed).shuffle(items)
-    options = {"max_shapes": 3, "min_samples": 1}
-    assert cover_exactly(dict(items), **options) == cover_exactly(counts, **options)
-
-
-def test_keeps_the_prepared_shapes_with_the_most_content():
-    counts = {Shape(1, 8, 8): 50, Shape(5, 8, 8): 11, Shape(9, 8, 8): 1}
-    result = cover_exactly(counts, max_shapes=2, min_samples=1)
-    assert [shape.frames for shape in result.shapes] == [1, 5]
-    (left,) = result.left_out
-    assert left.reason == "not among the 2 shapes with the most content"
-    assert (left.count, left.examples) == (1, ("9x8x8 (1)",))
-
-
-def test_prepared_shapes_with_too_few_samples_are_left_out():
-    counts = {Shape(1, 8, 8): 50, Shape(5, 8, 8): 3}
-    (left,) = cover_exactly(counts, max_shapes=2, min_samples=4).left_out
-    assert left.reason == "fewer than 4 samples, a batch for each replica"
-    assert (left.count, left.examples) == (3, ("5x8x8 (3)",))
-
-
-def test_no_prepared_sample_is_an_error():
-    with pytest.raises(InputError, match="no sample to plan for"):
-        cover_exactly({}, max_shapes=2, min_samples=1)

@@ -80,9 +80,9 @@ def test_gradients_cross_groups_once_a_step_and_nothing_else_does(
     update = crossing.pop("update")
     assert not any(crossing.values())
     assert {(c["kind"], *c["axes"]) for c in update} == {("all-reduce", "replica")}
-    # All gradients of a device's shard, the loss, the count and 16 metrics.
+    # All gradients of a device's shard, the loss, two counts and 16 metrics.
     total = sum(c["num_bytes"] for c in update)
-    assert total == programs["param_bytes"] + 4 * (1 + 1 + 16)
+    assert total == programs["param_bytes"] + 4 * (1 + 2 + 16)
 
 
 def test_within_a_group_the_update_reduces_only_the_norm(

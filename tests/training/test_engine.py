@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding
 
-from jaxload.balance.form import Grid
+from jaxload.balance.form import Grid, Length
 from jaxload.balance.program import Program
 from jaxload.config import Config
 from jaxload.data.batch_spec import batch_spec, random_batch
@@ -23,7 +23,13 @@ from jaxload.training.lowering import Lowering
 from jaxload.training.step import Sums, TrainState
 
 BATCH = 4
-PROGRAM = Program(form=Grid(2, 4, 4), batch=BATCH)
+FORMS = (Grid(2, 4, 4), Length(8))
+"""Form of the micro-batch of each logical replica."""
+
+LENGTHS = (1, 3, 6, 8)
+"""Tokens of the samples of the second replica."""
+
+PROGRAM = Program(form=FORMS[0], batch=BATCH)
 PLACEMENTS = {
     "one device": (MeshConfig(), 1),
     "replica": (MeshConfig(replica=2), 2),
@@ -32,13 +38,18 @@ PLACEMENTS = {
 }
 
 
-def make_engine(config: Config, placement: Placement) -> tuple[Engine, Program]:
+def programs_of(placement: Placement) -> list[Program]:
+    """Returns the program of each logical replica."""
+    return [Program(form=f, batch=BATCH, layout=placement.layout) for f in FORMS]
+
+
+def make_engine(config: Config, placement: Placement) -> Engine:
     lowering = Lowering(trainer_of(config), placement)
-    program = Program(form=Grid(2, 4, 4), batch=BATCH, layout=placement.layout)
-    micro_steps = {
-        (group.index, program): lowering.micro_step(program, group).compile()
-        for group in placement.groups
-    }
+    micro_steps = {}
+    for replica, program in enumerate(programs_of(placement)):
+        group = placement.group_of(replica)
+        compiled = lowering.micro_step(program, group).compile()
+        micro_steps[group.index, program] = compiled
     state, sums = lowering.init("noise").compile()()
     # Adds noise, since zeros of an untrained model would make gradients zero.
     params = jax.tree.map(
@@ -48,20 +59,21 @@ def make_engine(config: Config, placement: Placement) -> tuple[Engine, Program]:
     )
     state = dataclasses.replace(state, params=params)
     update = lowering.update().compile()
-    return Engine(placement, micro_steps, update, state, sums), program
+    return Engine(placement, micro_steps, update, state, sums)
 
 
 def micro_batch(
     config: Config, program: Program, replica: int
 ) -> dict[str, np.ndarray]:
     """Returns the samples of a logical replica; ids differ between replicas."""
-    arrays = random_batch(batch_spec(config.model, program), seed=replica)
+    spec = batch_spec(config.model, program)
+    arrays = random_batch(spec, seed=replica, lengths=LENGTHS)
     return arrays | {"id": arrays["id"] + BATCH * replica}
 
 
-def run_step(engine: Engine, program: Program, config: Config, placement: Placement):
+def run_step(engine: Engine, config: Config, placement: Placement):
     """Runs the micro-batches of two logical replicas, and the update."""
-    for replica in range(2):
+    for replica, program in enumerate(programs_of(placement)):
         group = placement.group_of(replica)
         engine.micro_step(group, program, micro_batch(config, program, replica))
     return jax.device_get(engine.update())
@@ -73,9 +85,9 @@ def results(debug_config: Config) -> dict[str, tuple[dict[str, Any], TrainState]
     found = {}
     for name, (mesh, num_devices) in PLACEMENTS.items():
         placement = place(mesh, jax.devices()[:num_devices])
-        engine, program = make_engine(debug_config, placement)
-        run_step(engine, program, debug_config, placement)
-        scalars = run_step(engine, program, debug_config, placement)
+        engine = make_engine(debug_config, placement)
+        run_step(engine, debug_config, placement)
+        scalars = run_step(engine, debug_config, placement)
         found[name] = (scalars, engine.state)
     return found
 
@@ -86,6 +98,7 @@ def test_a_step_is_the_same_wherever_it_runs(results: dict, name: str):
     scalars, state = results[name]
     expected, expected_state = results["one device"]
     assert int(state.step) == 2
+    assert int(scalars["tokens"]) == BATCH * FORMS[0].tokens + sum(LENGTHS)
     for key, value in expected.items():
         np.testing.assert_allclose(scalars[key], value, rtol=2e-5, err_msg=key)
     found, wanted = jax.device_get((state, expected_state))
@@ -139,7 +152,7 @@ def make_fake_engine(placement: Placement) -> tuple[Engine, dict[int, list[FakeL
         step=jnp.zeros((), jnp.int32), params={}, frozen={}, opt_state={}, statistics={}
     )
     zero = jnp.zeros(())
-    sums = Sums(grads={}, loss=zero, count=zero, metrics={})
+    sums = Sums(grads={}, loss=zero, count=zero, num_tokens=zero, metrics={})
     shardings = placement.sums(sums)
     sums = jax.tree.map(lambda x: jnp.zeros(len(placement.groups)), sums)
     engine = Engine(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,12 +12,17 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from jaxload.balance.form import Grid
+from jaxload.balance.program import Program
 from jaxload.config import Config
 from jaxload.models import make_model
 from jaxload.runs.setup import trainer_of
 from jaxload.testing import assert_trees_close
 from jaxload.training.objective import Metrics, Velocity
 from jaxload.training.step import Sums, Trainer, TrainState
+
+PROGRAM = Program(form=Grid(2, 4, 4), batch=1)
+"""Form of all samples; batches have as many samples as a test wants."""
 
 
 @pytest.fixture(scope="module")
@@ -35,20 +41,24 @@ def start(debug_config: Config, trainer: Trainer) -> tuple[TrainState, Sums]:
 @pytest.fixture(scope="module")
 def micro_step(trainer: Trainer):
     run = jax.jit(trainer.micro_step, static_argnums=0)
-    return lambda state, sums, batch, remat="none": run(
-        remat, state.step, state.model, sums, batch
-    )[0]
+
+    def micro_step(state: TrainState, sums: Sums, batch, remat="none") -> Sums:
+        program = dataclasses.replace(PROGRAM, remat=remat)
+        return run(program, state.step, state.model, sums, batch)[0]
+
+    return micro_step
 
 
 def make_batch(config: Config, ids: list[int]) -> dict[str, jax.Array]:
     model, count = config.model, max(ids) + 1
-    latent = jax.random.normal(jax.random.key(1), (count, 2, 4, 4, model.channels))
+    width = math.prod(model.patch) * model.channels
+    tokens = jax.random.normal(jax.random.key(1), (count, PROGRAM.tokens, width))
     text = jax.random.normal(
         jax.random.key(2), (count, model.num_text_tokens, model.text_dim)
     )
     rows = jnp.array(ids)
     return {
-        "latent": latent[rows].astype(jnp.bfloat16),
+        "tokens": tokens[rows].astype(jnp.bfloat16),
         "text": text[rows].astype(jnp.bfloat16),
         "id": rows.astype(jnp.int32),
     }
@@ -141,10 +151,10 @@ class SquaredLosses:
     def __call__(
         self, model: Velocity, batch: Mapping[str, jax.Array], keys_B: jax.Array
     ) -> tuple[jax.Array, Metrics]:
-        latent_BFHWC = batch["latent"].astype(jnp.float32)
-        time_B = jnp.zeros(latent_BFHWC.shape[:1])
-        error = model(latent_BFHWC, time_B, batch["text"]) - latent_BFHWC
-        loss_B = jnp.mean(jnp.square(error), axis=(1, 2, 3, 4))
+        tokens_BSP = batch["tokens"].astype(jnp.float32)
+        time_B = jnp.zeros(tokens_BSP.shape[:1])
+        error = model(tokens_BSP, time_B, batch["text"]) - tokens_BSP
+        loss_B = jnp.mean(jnp.square(error), axis=(1, 2))
         return loss_B, {"squared": jnp.square(loss_B).sum()}
 
     def init_metrics(self) -> Metrics:
@@ -176,7 +186,7 @@ def test_an_objective_may_count_one_thing_and_remember_another(
     state, zero = jax.eval_shape(trainer.init_random)
     assert jax.tree.map(jnp.shape, zero.metrics) == {"squared": (1,)}
     assert jax.tree.map(jnp.shape, state.statistics) == {"ema": ((), (3,))}
-    micro_step = functools.partial(trainer.micro_step, "none")
+    micro_step = functools.partial(trainer.micro_step, PROGRAM)
     batch = make_batch(debug_config, [0, 1])
     sums, _ = jax.eval_shape(micro_step, state.step, state.model, zero, batch)
     assert shapes(sums) == shapes(zero)
