@@ -1,7 +1,7 @@
 """Micro-batches of some steps, and the samples in them, drawn or from a schedule."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from jaxload.balance.bucket import Bucket
 from jaxload.balance.cost import CostModel
 from jaxload.balance.form import Form
 from jaxload.balance.sample_class import SampleClass
-from jaxload.balance.schedule import MicroBatch, Schedule
+from jaxload.balance.schedule import Schedule
 
-_MAX_LOOKED_UP = 1 << 14  # Largest class whose samples are looked up one by one.
+_MAX_LOOKED_UP = 1_000_000  # Samples that are looked up, which takes some seconds.
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,26 +77,18 @@ def from_schedule(
     """Reads the first steps of a schedule.
 
     The samples of a class are taken to be sorted by shape, which makes no difference,
-    because the schedule shuffles them. Those of large classes are drawn at random, as
-    looking them up in a shuffled order of millions would take minutes.
+    because the schedule shuffles them. If there are too many to look up, samples are
+    drawn at random, weighted by frequency.
     """
     drawing = _Drawing(schedule.buckets, classes, seed)
-
-    def held(step: int) -> Iterator[tuple[int, MicroBatch]]:
-        for replica in range(schedule.num_replicas):
-            for micro_batch in schedule.micro_batches(step, replica):
-                yield replica, micro_batch
-
+    batch = np.array([bucket.batch for bucket in schedule.buckets])
+    per_step = int((schedule.step_counts(0) @ batch).sum())
+    look_up = per_step * num_steps <= _MAX_LOOKED_UP
     counts, parts = [], []
-    is_small = [c.num_samples <= _MAX_LOOKED_UP for c in drawing.classes]
     for step in range(num_steps):
         counts.append(schedule.step_counts(step))
-        of_step = drawing.draw(np.where(is_small, 0, counts[-1]))
-        if any(is_small):
-            for replica, micro_batch in held(step):
-                if is_small[micro_batch.bucket]:
-                    drawing.look_up(of_step[micro_batch.bucket][replica], micro_batch)
-        parts.append(drawing.summed(of_step))
+        of_step = drawing.look_up(schedule, step) if look_up else None
+        parts.append(drawing.summed(of_step or drawing.draw(counts[-1])))
         on_step()
     return drawing.result(np.stack(counts), parts)
 
@@ -157,11 +149,20 @@ class _Drawing:
             )
         ]
 
-    def look_up(self, held: np.ndarray, micro_batch: MicroBatch) -> None:
-        """Adds the samples of a micro-batch to a replica's counts by shape."""
-        ends = self._ends[micro_batch.bucket]
-        index = np.searchsorted(ends, micro_batch.members, side="right")
-        held += np.bincount(index, minlength=len(ends))
+    def look_up(self, schedule: Schedule, step: int) -> _Step:
+        """Counts the samples of a step of a schedule."""
+        held = [
+            np.zeros((schedule.num_replicas, len(ends)), np.int64)
+            for ends in self._ends
+        ]
+        for replica in range(schedule.num_replicas):
+            for micro_batch in schedule.micro_batches(step, replica):
+                ends = self._ends[micro_batch.bucket]
+                index = np.searchsorted(ends, micro_batch.members, side="right")
+                held[micro_batch.bucket][replica] += np.bincount(
+                    index, minlength=len(ends)
+                )
+        return held
 
     def summed(self, step: _Step) -> tuple[np.ndarray, list[np.ndarray]]:
         """Returns a step's tokens, [replicas, buckets], and samples by shape."""
