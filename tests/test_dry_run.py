@@ -42,7 +42,7 @@ def get_config():
         balance=BalanceConfig(max_tokens=8, rule="equal-token"),
     )
 """
-PROGRAMS = ["1x4x4@4 on 2x1x1", "2x4x4@2 on 2x1x1"]
+PROGRAMS = ["len4@4 on 2x1x1", "len8@2 on 2x1x1"]
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +109,10 @@ def test_prints_bytes_and_the_first_batch_and_allocates_no_model(
     assert first.startswith(f"first batch ({PROGRAMS[0]}): ") or first.startswith(
         f"first batch ({PROGRAMS[1]}): "
     )
-    batch, frames = (4, 1) if PROGRAMS[0] in first else (2, 2)
+    batch, tokens = (4, 4) if PROGRAMS[0] in first else (2, 8)
     assert first.endswith(
-        f"latent bfloat16[{batch}, {frames}, 4, 4, 16], text bfloat16[{batch}, 12, 16],"
-        f" id int32[{batch}]"
+        f"tokens bfloat16[{batch}, {tokens}, 64], grid int32[{batch}, 3], text "
+        f"bfloat16[{batch}, 12, 16], id int32[{batch}]"
     )
 
 
@@ -136,7 +136,7 @@ def test_a_plan_and_a_dataset_are_those_of_the_run(
     lines = lines_of(capsys)
     assert not any("random latents" in line for line in lines)
     assert any(
-        line.startswith("left out 12: shape that the plan does not have")
+        line.startswith("left out 12: longer than any program of the plan")
         for line in lines
     )
     for name in PROGRAMS:
@@ -241,8 +241,8 @@ def test_a_plan_for_a_target_has_its_bytes(h100_plan: Plan, cache: Path):
     results = {str(entry["key"]["request"]): entry["result"]["bytes"] for entry in kept}
     # The update, the sampler, and one and two samples on each device.
     assert len(results) == 4
-    # The plan also counts queued micro-batches: latents, texts and ids.
-    waiting = 2 * 2 * (1 * 4 * 4 * 16 * 2 + 12 * 16 * 2 + 4)
+    # The plan also counts queued micro-batches: tokens, grids, texts and ids.
+    waiting = 2 * 2 * (4 * 64 * 2 + 3 * 4 + 12 * 16 * 2 + 4)
     kept_bytes = results[str(bucket.program.to_dict())]
     assert kept_bytes + waiting == bucket.num_bytes
     # At least half of 25,000 parameters, with two moments and gradient sums.
@@ -282,8 +282,8 @@ def test_a_dry_run_for_a_target_prints_what_fits(
     (peak,) = (line for line in lines if line.startswith("peak "))
     assert peak.endswith(" of 76.7 GB: fits")
     assert lines[-1] == (
-        f"first batch ({PROGRAMS[0]}): latent bfloat16[4, 1, 4, 4, 16], text "
-        "bfloat16[4, 12, 16], id int32[4]"
+        f"first batch ({PROGRAMS[0]}): tokens bfloat16[4, 4, 64], grid int32[4, 3], "
+        "text bfloat16[4, 12, 16], id int32[4]"
     )
 
 

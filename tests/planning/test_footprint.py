@@ -139,7 +139,7 @@ def test_bytes_include_state_and_queued_micro_batches(
     beside = resident_bytes(hardware.lowering, bucket.program)
     assert 2 * parameters <= beside < 2 * parameters + 100
     # Queued micro-batches, at the size of the largest bucket.
-    text, row = 12 * 16 * 2, 4
+    text, row = 12 * 16 * 2, 4 + 3 * 4  # The id, and the grid.
     largest = max(
         p.samples_per_device * (p.form.tokens * 64 * 2 + text + row) for p in programs
     )
