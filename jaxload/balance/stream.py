@@ -33,17 +33,32 @@ def stream_members(
     first: int, count: int, *, num_samples: int, seed: int, stream: int
 ) -> np.ndarray:
     """Returns `count` samples of a stream from position `first` on."""
-    lap, offset = divmod(first, num_samples)
-    if num_samples <= _MAX_STORED and offset + count <= num_samples:
+    parts, position, end = [np.zeros(0, np.int64)], first, first + count
+    while position < end:
+        lap, offset = divmod(position, num_samples)
+        size = min(end - position, num_samples - offset)
+        parts.append(_members_of_lap(offset, size, num_samples, seed, stream, lap))
+        position += size
+    return np.concatenate(parts)
+
+
+def _members_of_lap(
+    offset: int, count: int, num_samples: int, seed: int, stream: int, lap: int
+) -> np.ndarray:
+    """Returns consecutive samples of one pass over a stream."""
+    if num_samples <= _MAX_STORED:
         order = _order(num_samples, seed, stream, lap)
         return order[offset : offset + count].astype(np.int64)
-    members = []
-    for position in range(first, first + count):
-        lap, offset = divmod(position, num_samples)
-        members.append(
-            shuffled(offset, size=num_samples, seed=seed, stream=stream, lap=lap)
-        )
-    return np.array(members, dtype=np.int64)
+    from grain.experimental import index_shuffle
+
+    key, largest = _shuffle_seed(seed, stream, lap), num_samples - 1
+    return np.array(
+        [
+            index_shuffle(i, max_index=largest, seed=key, rounds=_SHUFFLE_ROUNDS)
+            for i in range(offset, offset + count)
+        ],
+        np.int64,
+    )
 
 
 @functools.lru_cache(maxsize=512)
